@@ -180,11 +180,11 @@ def _product(word: str) -> str:
 
 def _claiming(*requests: Json, constraints: list[Json] | None = None) -> list[Json]:
     """A pod with a claim of these requests."""
-    template, pod = Shape(1).objects()
+    claim, pod = Shape(1).objects()
     devices: Json = {"requests": [{"name": f"r{i}", "exactly": one} for i, one in enumerate(requests)]}
-    template["spec"]["spec"]["devices"] = devices | ({"constraints": constraints} if constraints else {})
+    claim["spec"]["devices"] = devices | ({"constraints": constraints} if constraints else {})
     del pod["spec"]["containers"][0]["resources"]
-    return [template, pod]
+    return [claim, pod]
 
 
 def _near(count: int) -> list[Json]:

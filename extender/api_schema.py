@@ -64,18 +64,30 @@ _MAX_LISTED = 8  # fields of an object that a correction lists
 _MAX_TYPES = 4096  # types of the client and their fields; it has about 1,000
 
 
-class FieldFault(NamedTuple):
-    """A field that the API does not have, or a value of another type, or one that a rule forbids."""
+class LintFinding(NamedTuple):
+    """What is wrong with one field of one object, or a note about what was not checked.
 
-    path: str
+    An error keeps pods from running; a warning may be on purpose.
+    """
+
+    severity: str  # "error", "warning" or "note"
+    where: str  # the object and the field
     problem: str
     correction: str = ""
+    fixed: bool = False  # whether `berth lint --fix` prints the object without the problem
     is_unknown: bool = False  # whether the API does not have the field
-    severity: str = "error"  # "warning": it has no or another effect than it seems to have
-    is_refused: bool = True  # by kube-apiserver; else only Berth refuses it, or it is a warning
+    is_accepted: bool = False  # by kube-apiserver, but not by Berth
+
+    def within(self, location: str) -> LintFinding:
+        """The finding with the location of its object before the field."""
+        return self._replace(where=f"{location}, {self.where}" if self.where else location)
 
 
-Faults = Iterator[FieldFault]
+Faults = Iterator[LintFinding]
+
+
+def _fault(path: str, problem: str, correction: str = "", **more: bool) -> LintFinding:
+    return LintFinding("error", path, problem, correction, **more)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -108,10 +120,10 @@ def faults_of_value(value: Any, kind: str, path: str) -> Faults:
     for found, one, where in _walk(value, kind, path):
         if found.form == "unknown":
             problem = f"Kubernetes {RELEASE} has no such field"
-            yield FieldFault(where, problem, _hint(found.name, _types(found.model)), is_unknown=True)
+            yield _fault(where, problem, _hint(found.name, _types(found.model)), is_unknown=True)
         elif wanted := _wanted(one, found):
             advice = f'write "{str(one).lower() if isinstance(one, bool) else one}"' if found.name == "text" else ""
-            yield FieldFault(where, f"must be {wanted}, is {shown(one)}", advice)
+            yield _fault(where, f"must be {wanted}, is {shown(one)}", advice)
 
 
 def rule_faults(obj: Json) -> Faults:
@@ -125,12 +137,16 @@ def rule_faults(obj: Json) -> Faults:
 
 def refused_values(value: Json, kind: str, path: str) -> Faults:
     """The values that kube-apiserver refuses in a value of a type of the client at a path. Raises WireError."""
-    return (fault for fault in _broken_rules(value, kind, path) if fault.is_refused)
+    return filter(_is_refused, _broken_rules(value, kind, path))
 
 
 def refused_in(obj: Json) -> Faults:
     """The values that kube-apiserver refuses in an object of resource.k8s.io. Raises WireError."""
-    return (fault for fault in rule_faults(obj) if fault.is_refused)
+    return filter(_is_refused, rule_faults(obj))
+
+
+def _is_refused(fault: LintFinding) -> bool:
+    return fault.severity == "error" and not fault.is_accepted
 
 
 def request_names(devices: Json, path: str) -> frozenset[str]:
@@ -260,26 +276,26 @@ def _broken_rules(value: Json, kind: str, path: str) -> Faults:
                 yield from rule(one, where)
 
 
-def _invalid(path: str, value: Any, why: str, correction: str = "") -> FieldFault:
-    return FieldFault(path, f"Invalid value: {shown(value)}: {why}", correction)
+def _invalid(path: str, value: Any, why: str, correction: str = "") -> LintFinding:
+    return _fault(path, f"Invalid value: {shown(value)}: {why}", correction)
 
 
-def _doubt(path: str, problem: str, correction: str) -> FieldFault:
+def _doubt(path: str, problem: str, correction: str) -> LintFinding:
     """What kube-apiserver accepts, with no or another effect than it seems to have."""
-    return FieldFault(path, problem, correction, severity="warning", is_refused=False)
+    return LintFinding("warning", path, problem, correction)
 
 
 def _sizes(obj: Json, where: str) -> Faults:
     for field in obj.keys() & _MAX_ITEMS.keys():
         items, most = obj[field], _MAX_ITEMS[field]
         if isinstance(items, list) and len(items) > most:
-            yield FieldFault(f"{where}.{field}", f"Too many: {len(items)}: must have at most {most} items")
+            yield _fault(f"{where}.{field}", f"Too many: {len(items)}: must have at most {most} items")
 
 
 def _one_of(value: Any, allowed: tuple[str, ...], path: str) -> Faults:
     if value and value not in allowed:
         advice = did_you_mean(str(value), allowed) or f"write one of {', '.join(allowed)}"
-        yield FieldFault(path, f"Unsupported value: {shown(value)}: supported values: {', '.join(allowed)}", advice)
+        yield _fault(path, f"Unsupported value: {shown(value)}: supported values: {', '.join(allowed)}", advice)
 
 
 def _duplicates(named: list[tuple[Json, str]]) -> Faults:
@@ -287,7 +303,7 @@ def _duplicates(named: list[tuple[Json, str]]) -> Faults:
     for one, where in named:
         name = str(one.get("name"))
         if name in seen:
-            yield FieldFault(where, f"Duplicate value: {shown(name)}", "give each a name of its own")
+            yield _fault(where, f"Duplicate value: {shown(name)}", "give each a name of its own")
         seen.add(name)
 
 
@@ -301,7 +317,7 @@ def _name(obj: Json, path: str) -> Faults:
 def _driver(obj: Json, where: str) -> Faults:
     name = string(obj, "driver", where)
     if not name:
-        yield FieldFault(f"{where}.driver", "Required value", "name the driver")
+        yield _fault(f"{where}.driver", "Required value", "name the driver")
     elif len(name) > _MAX_DOMAIN or not is_subdomain(name.lower()):
         yield _invalid(f"{where}.driver", name, "must be a DNS subdomain, at most 63 long")
 
@@ -328,26 +344,26 @@ def _of_claim(devices: Json, path: str) -> Faults:
                     advice = f"the requests are: {', '.join(sorted(known))}"
                     yield _invalid(at, name, "must be the name of a request in the claim", advice)
                 elif name in names[:position]:
-                    yield FieldFault(at, f"Duplicate value: {shown(name)}", "delete it")
+                    yield _fault(at, f"Duplicate value: {shown(name)}", "delete it")
 
 
 def _of_request(request: Json, where: str) -> Faults:
     exactly, subrequests = isinstance(request.get("exactly"), dict), objects(request, "firstAvailable", where)
     if exactly == bool(subrequests) and (exactly or not request.keys() - {"name"}):
         problem = f"needs `exactly` or `firstAvailable`{', not both' if exactly else ''}"
-        yield FieldFault(where, problem, "write exactly: {deviceClassName: …}")
+        yield _fault(where, problem, "write exactly: {deviceClassName: …}")
     yield from _duplicates(subrequests)
 
 
 def _of_option(option: Json, path: str) -> Faults:
     name, advice = string(option, "deviceClassName", path), "name a DeviceClass: kubectl get deviceclasses"
     if not name and not option.keys() - {"selectors", "allocationMode", "count", "name", "deviceClassName"}:
-        yield FieldFault(f"{path}.deviceClassName", "Required value", advice)
+        yield _fault(f"{path}.deviceClassName", "Required value", advice)
     if name and not is_subdomain(name):
         yield _invalid(f"{path}.deviceClassName", name, "a lowercase RFC 1123 subdomain is required", advice)
     for selector, where in objects(option, "selectors", path):
         if not get(selector, "cel", dict, where, {}).get("expression") and not selector.keys() - {"cel"}:
-            yield FieldFault(f"{where}.cel", "Required value", "write cel: {expression: …}")
+            yield _fault(f"{where}.cel", "Required value", "write cel: {expression: …}")
     mode, count = option.get("allocationMode"), option.get("count")
     yield from _one_of(mode, _MODES, f"{path}.allocationMode")
     if type(count) is not int or count == 0:  # kube-apiserver takes 0 for a count that is not set: 1 with ExactCount
@@ -368,14 +384,14 @@ def _of_amounts(capacity: Json, path: str) -> Faults:
             amount(value, where)
         except WireError as error:
             how = "write an amount as 40Gi (binary) or 40G (decimal)"
-            yield FieldFault(error.path, error.problem, how, is_refused=not negative)
+            yield _fault(error.path, error.problem, how, is_accepted=negative)
 
 
 def _of_constraint(constraint: Json, where: str) -> Faults:
     named = [name for name in ("matchAttribute", "distinctAttribute") if constraint.get(name) is not None]
     if len(named) > 1 or not (named or constraint.keys() - {"requests"}):
         problem = "exactly one of `matchAttribute` and `distinctAttribute` is required"
-        yield FieldFault(where, problem, "write a constraint for each" if named else "name an attribute")
+        yield _fault(where, problem, "write a constraint for each" if named else "name an attribute")
     for field in named:
         name = string(constraint, field, where)
         problem = _qualified(name) or ("" if "/" in name else "must be a domain and a name separated by a slash")
@@ -387,7 +403,7 @@ def _of_constraint(constraint: Json, where: str) -> Faults:
 
 def _of_config(config: Json, where: str) -> Faults:
     if not config.get("opaque") and not config.keys() - {"requests", "opaque"}:
-        yield FieldFault(f"{where}.opaque", "Required value", "write opaque: {driver: …, parameters: {…}}")
+        yield _fault(f"{where}.opaque", "Required value", "write opaque: {driver: …, parameters: {…}}")
 
 
 def _of_opaque(opaque: Json, where: str) -> Faults:
@@ -397,9 +413,9 @@ def _of_opaque(opaque: Json, where: str) -> Faults:
     parameters = opaque.get("parameters")
     if not isinstance(parameters, dict):
         problem = "Required value" if parameters is None else "Invalid value: must be an object"
-        yield FieldFault(f"{where}.parameters", problem, "write the object that the driver documents")
+        yield _fault(f"{where}.parameters", problem, "write the object that the driver documents")
     elif len(orjson.dumps(parameters)) > _MAX_PARAMETERS:
-        yield FieldFault(f"{where}.parameters", f"Too long: may not be more than {_MAX_PARAMETERS} bytes")
+        yield _fault(f"{where}.parameters", f"Too long: may not be more than {_MAX_PARAMETERS} bytes")
 
 
 def _of_class(spec: Json, path: str) -> Faults:
@@ -435,7 +451,7 @@ def _of_toleration(toleration: Json, where: str) -> Faults:
 def _of_taint(taint: Json, where: str) -> Faults:
     for field in ("key", "effect"):
         if not taint.get(field):
-            yield FieldFault(f"{where}.{field}", "Required value", f"write a {field}" if field == "key" else "")
+            yield _fault(f"{where}.{field}", "Required value", f"write a {field}" if field == "key" else "")
 
 
 def _of_taint_rule(spec: Json, path: str) -> Faults:
@@ -458,7 +474,7 @@ def _of_node_term(requirement: Json, path: str) -> Faults:
 def _of_slice(spec: Json, path: str) -> Faults:
     pool, nodes = get(spec, "pool", dict, path, {}), [name for name in _NODES if spec.get(name)]
     if len(nodes) != 1:
-        yield FieldFault(path, f"exactly one of {', '.join(_NODES)} is required", "delete others" if nodes else "")
+        yield _fault(path, f"exactly one of {', '.join(_NODES)} is required", "delete others" if nodes else "")
     if not pool.get("name") or not all(map(is_subdomain, str(pool["name"]).split("/"))):
         yield _invalid(f"{path}.pool.name", pool.get("name"), "must be DNS subdomains")
     if (generation := get(pool, "generation", int, f"{path}.pool", 0)) < 0:
@@ -470,19 +486,19 @@ def _of_slice(spec: Json, path: str) -> Faults:
         terms = get(get(spec, "nodeSelector", dict, path, {}), "nodeSelectorTerms", list, where, [])
         if len(terms) != 1:
             problem = f"Invalid value: {len(terms)} terms: must have exactly one node selector term"
-            yield FieldFault(f"{where}.nodeSelectorTerms", problem, "write one term with all expressions")
+            yield _fault(f"{where}.nodeSelectorTerms", problem, "write one term with all expressions")
     count = pool.get("resourceSliceCount")
     if type(count) is not int or count < 1:
         yield _invalid(f"{path}.pool.resourceSliceCount", count, "must be greater than zero")
     if spec.get("devices") and spec.get("sharedCounters"):
-        yield FieldFault(path, "only one of `sharedCounters` or `devices` is allowed", "write two slices of the pool")
+        yield _fault(path, "only one of `sharedCounters` or `devices` is allowed", "write two slices of the pool")
     yield from _duplicates(objects(spec, "devices", path))
 
 
 def _of_device(device: Json, where: str) -> Faults:
     attributes, capacity = (get(device, field, dict, where, {}) for field in ("attributes", "capacity"))
     if len(attributes) + len(capacity) > _MAX_VALUES:
-        yield FieldFault(where, f"has more than {_MAX_VALUES} attributes and capacities")
+        yield _fault(where, f"has more than {_MAX_VALUES} attributes and capacities")
     for field, names in (("attributes", attributes), ("capacity", capacity)):
         for name in names:
             if problem := _qualified(name):
@@ -490,27 +506,27 @@ def _of_device(device: Json, where: str) -> Faults:
     given = [bool(device.get(field)) for field in _BINDING]
     if given[0] != given[1]:
         missing, present = _BINDING if given[1] else reversed(_BINDING)
-        yield FieldFault(f"{where}.{missing}", f"is required to use {present}", f"write {missing}, too")
+        yield _fault(f"{where}.{missing}", f"is required to use {present}", f"write {missing}, too")
     for name, value in capacity.items():
         policy = value.get("requestPolicy") if isinstance(value, dict) else None
         if isinstance(policy, dict) and device.get("allowMultipleAllocations") is not True:
             at = f"{where}.capacity[{name}].requestPolicy"
-            yield FieldFault(at, "Forbidden: allowMultipleAllocations must be true")
+            yield _fault(at, "Forbidden: allowMultipleAllocations must be true")
 
 
 def _of_counters(consumed: Json, where: str) -> Faults:
     if not consumed.get("counters"):
-        yield FieldFault(f"{where}.counters", "Required value", "write the amount of each counter")
+        yield _fault(f"{where}.counters", "Required value", "write the amount of each counter")
 
 
 def _of_attribute(value: Json, where: str) -> Faults:
     given = {kind: one for kind, one in value.items() if one is not None}
     if len(given) != 1:
-        yield FieldFault(where, "exactly one value must be specified", "write one of string, int, bool, version")
+        yield _fault(where, "exactly one value must be specified", "write one of string, int, bool, version")
     for kind, one in given.items():
         for item in one if isinstance(one, list) else [one]:
             if isinstance(item, str) and len(item.encode()) > _MAX_TEXT:
-                yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MAX_TEXT} bytes")
+                yield _fault(f"{where}.{kind}", f"Too long: may not be more than {_MAX_TEXT} bytes")
             elif kind.startswith("version") and not is_semver(str(item)):
                 yield _invalid(f"{where}.{kind}", item, "must be a version of semver.org, as 1.2.3")
 
@@ -520,30 +536,30 @@ def _of_capacity(capacity: Json, path: str) -> Faults:
     policy, where = get(capacity, "requestPolicy", dict, path, {}), f"{path}.requestPolicy"
     values, limits = get(policy, "validValues", list, where, []), get(policy, "validRange", dict, where, {})
     if values and limits:
-        yield FieldFault(where, "Forbidden: validValues and validRange cannot both be set", "delete one of them")
+        yield _fault(where, "Forbidden: validValues and validRange cannot both be set", "delete one of them")
         return
     if not values and not limits:
         return
     if policy.get("default") is None:
-        yield FieldFault(f"{where}.default", "Required value", "write the amount of a request that names none")
+        yield _fault(f"{where}.default", "Required value", "write the amount of a request that names none")
         return
     if limits and limits.get("min") is None:
-        yield FieldFault(f"{where}.validRange.min", "Required value", "write the smallest amount")
+        yield _fault(f"{where}.validRange.min", "Required value", "write the smallest amount")
         return
     default, most = _nanos(policy["default"], f"{where}.default"), _nanos(capacity.get("value"), where)
     if values:
         allowed = [_nanos(value, f"{where}.validValues") for value in values]
         if default not in allowed or allowed != sorted(allowed):
-            yield FieldFault(f"{where}.validValues", "must be in ascending order, and have the default among them")
+            yield _fault(f"{where}.validValues", "must be in ascending order, and have the default among them")
     else:
         allowed = [
             _nanos(limits["min"], f"{where}.validRange.min"),
             _nanos(limits.get("max", capacity.get("value")), where),
         ]
         if not allowed[0] <= default <= allowed[1]:
-            yield FieldFault(f"{where}.validRange", "the default must be between min and max")
+            yield _fault(f"{where}.validRange", "the default must be between min and max")
     if max(allowed) > most:
-        yield FieldFault(where, "has an amount that is larger than the capacity's value")
+        yield _fault(where, "has an amount that is larger than the capacity's value")
 
 
 def _nanos(value: Any, where: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import sys
 from pathlib import Path
@@ -43,7 +42,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def must_exist(path: Path) -> None:
     """Raises WireError if no file has this path."""
-    if not os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
+    if is_missing(path):
         raise WireError(name_of(path), "does not exist")
 
 

@@ -37,7 +37,7 @@ def replays_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replays in this process: a fork of one with all tests takes longer than what most of them replay."""
     from tests.worlds.replay_worlds import in_turn
 
-    for module in ("extender.replay.parallel", "extender.tune.tuning"):
+    for module in ("extender.replay.replay", "extender.tune.tuning"):
         monkeypatch.setattr(f"{module}.measured_side_by_side", in_turn)
 
 

@@ -145,11 +145,8 @@ def as_reading(gpu: dict[str, Any]) -> Reading:
 
 def _end_of(code: int) -> str:
     """A sentence about the exit code of the reader process."""
-    if code >= 0:
-        return f"the process that reads NVML ended with exit code {code}"
-    with suppress(ValueError):
-        return f"the process that reads NVML crashed with {Signals(-code).name}"
-    return f"the process that reads NVML ended by signal {-code}"
+    end = f"ended with exit code {code}" if code >= 0 else f"crashed with {Signals(-code).name}"
+    return f"the process that reads NVML {end}"
 
 
 # -- the answers to kubelet and Prometheus -------------------------------------------------------------------

@@ -20,7 +20,6 @@ from extender.allocation.search import MAX_STEPS, Search
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
-from extender.base.bits import members
 from extender.base.deadline import NO_DEADLINE, Deadline
 
 Preference = Callable[[Problem, Solution, int], Iterable[Allowed]]
@@ -90,14 +89,14 @@ class FastPath(NamedTuple):
             left = free & allowed.devices & ~taken
             if allowed.of_request:
                 left &= allowed.of_request.get((claim, request.name), -1)
-            bits = members(left)[: request.count]
-            if len(bits) < request.count:
-                return None
             if claim == len(picks):
                 picks.append([])
-            for bit in bits:
-                picks[claim].append(Pick(bit, request, None))
-                taken |= 1 << bit
+            for _ in range(request.count):
+                if not left:
+                    return None
+                low = left & -left
+                picks[claim].append(Pick(low.bit_length() - 1, request, None))
+                left, taken = left ^ low, taken | low
         alternatives = tuple([(0,) * len(spec.requests) for spec in problem.specs])
         return Solution(tuple(map(tuple, picks)), alternatives)
 

@@ -55,7 +55,7 @@ class SliceLayer(NamedTuple):
 
 
 class GroupAround(NamedTuple):
-    """A sub-group around smaller ones, see group_trees."""
+    """A sub-group around smaller ones, see GroupTrees in pod_groups.py."""
 
     name: str  # the names of the groups on the way to it, with '/' between them
     level: Level | None  # of which all its pods must have one domain

@@ -1,4 +1,4 @@
-"""The connections between the GPUs of one node, without any rating.
+"""Berth's own words for GPUs: the connections between those of one node, without any rating, and what jobs ask for.
 
 Units: links are counts of working NVLinks; rates are GB/s in one direction.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 
@@ -121,3 +121,29 @@ class Fabric:
         if not self.products:
             return (1 << self.graph.size) - 1 if self.product in names else 0
         return sum(1 << i for i in range(self.graph.size) if self.product_at(i) in names)
+
+
+# -- the expected mix of jobs: shapes of requests with their shares --------------------------------------------
+
+
+WHOLE = 1000  # thousandths of a GPU
+
+
+class RequestShape(NamedTuple):
+    """What a job asks for: `gpus` GPUs of `milli` thousandths each; 1000 if `gpus` is above 1."""
+
+    gpus: int
+    milli: int
+
+
+RequestMix = tuple[tuple[RequestShape, float], ...]
+"""(shape, share of all jobs) pairs. The shares add up to about 1."""
+
+
+def whole_gpus(count: int) -> RequestShape:
+    """The shape of a job with `count` whole GPUs."""
+    return RequestShape(count, WHOLE)
+
+
+# The mix before Berth has seen any job: the usual sizes on a machine with eight GPUs.
+DEFAULT_MIX: RequestMix = tuple((whole_gpus(count), 0.25) for count in (1, 2, 4, 8))

@@ -162,12 +162,12 @@ def level_label(level: Level | None, levels: Sequence[str]) -> str:
     found = [label for label in levels if level.name in (label.rpartition("/")[2], re.split("[/.]", label)[-1])]
     if len(found) == 1:
         return found[0]
-    why = f"names several levels: {', '.join(found)}" if found else f"is no level: write {_known(levels)}"
+    why = (
+        f"names several levels: {', '.join(found)}"
+        if found
+        else f"is no level: write {' or '.join([ONE_NODE, *levels])}"
+    )
     raise ValueError(f"pod annotation {level.annotation}: {shown(level.name)} {why}")
-
-
-def _known(levels: Sequence[str]) -> str:
-    return " or ".join([ONE_NODE, *levels])
 
 
 def _nearer(asked: Level | None, required: str, object_label: str, levels: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import intern
 
-from extender.api.fields import Json, flag, inner, integer, many, need, present, string, strings
+from extender.api.fields import Json, flag, inner, many, need, present, string, strings
 from extender.api.object_meta import labels_of
 from extender.api.pod_amounts import allocatable_of, readable_cpu
 from extender.api.quantity import NANO, parse_quantity
@@ -144,28 +144,17 @@ def decode_node_selector(obj: Json, key: str, path: str) -> NodeSelector | None:
     """The core/v1 NodeSelector obj[key], or None if absent. Raises WireError."""
     if obj.get(key) is None:
         return None
-    return NodeSelector(many(inner(obj, key, path), "nodeSelectorTerms", f"{path}.{key}", _term))
+    return NodeSelector(many(inner(obj, key, path), "nodeSelectorTerms", f"{path}.{key}", decode_term))
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredTerm:
-    """A term of a preferred node affinity (core/v1 PreferredSchedulingTerm); `weight` is 1 to 100."""
-
-    weight: int
-    selector: NodeSelector  # with one term
+def decode_term(obj: Json, path: str) -> Term:
+    """A term of a node selector. Raises WireError."""
+    parts = (many(obj, name, path, decode_requirement) for name in ("matchExpressions", "matchFields"))
+    return Term(*parts)
 
 
-def decode_preferred_term(obj: Json, path: str) -> PreferredTerm:
-    """Raises WireError."""
-    term = _term(inner(obj, "preference", path), f"{path}.preference")
-    return PreferredTerm(integer(obj, "weight", path), NodeSelector((term,)))
-
-
-def _term(obj: Json, path: str) -> Term:
-    return Term(many(obj, "matchExpressions", path, _requirement), many(obj, "matchFields", path, _requirement))
-
-
-def _requirement(obj: Json, path: str) -> Requirement:
+def decode_requirement(obj: Json, path: str) -> Requirement:
+    """A condition of a selector of nodes, or of labels. Raises WireError."""
     return Requirement(need(obj, "key", path), need(obj, "operator", path), tuple(strings(obj, "values", path)))
 
 

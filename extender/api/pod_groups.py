@@ -1,4 +1,4 @@
-"""Pod groups: how a pod names its group, and the objects that say how large a group is.
+"""Pod groups: how a pod names its group, the objects that say how large a group is, and trees of such objects.
 
 A group with a minimum of two or more members is a gang: Berth places and binds that many members together, or none.
 For the members of a group without a minimum, Berth only prefers nodes that are near each other.
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from extender.api.asked_subgroups import (
@@ -18,18 +19,27 @@ from extender.api.asked_subgroups import (
     OWN_SUBGROUPS,
     REPLICATED_JOB,
     AskedSubGroups,
+    GroupAround,
     SubGroupIndex,
     asked_subgroups,
     notes_of_group,
 )
 from extender.api.fields import Json, get, inner, integer, many, need, string
 from extender.api.foreign_gangs import FOREIGN_GANGS
-from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
+from extender.api.group_topology import (
+    FOREIGN_TOPOLOGY,
+    NO_TOPOLOGY,
+    OWN_TOPOLOGY,
+    AskedTopology,
+    Level,
+    asked_topology,
+)
+from extender.api.label_domains import natural
 from extender.api.resource_claims import SCHEDULING_GROUP, Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
 
 MINIMUM = "berth.dev/group-min"
-TIMEOUT = "berth.dev/group-timeout"
+_TIMEOUT = "berth.dev/group-timeout"
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
@@ -45,7 +55,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, *OWN_SUBGROUPS, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, *OWN_SUBGROUPS, _TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
 _MAX_SECONDS = 86_400
@@ -59,7 +69,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 class GroupSource(Enum):
     """The field, label or annotation by which a pod names its group. The first one that a pod has counts.
 
-    A pod does not name a CompositePodGroup itself: its PodGroup is below it, see group_trees.
+    A pod does not name a CompositePodGroup itself: its PodGroup is below it, see GroupTrees.
     The last one is a parameter of a claim for a channel of a ComputeDomain: such a group has no minimum.
     """
 
@@ -308,29 +318,25 @@ def _number(text: object) -> int | None:
 
 
 def _timeout(notes: Mapping[str, object]) -> float:
-    text = notes.get(TIMEOUT)
+    text = notes.get(_TIMEOUT)
     if text is None:
         return 0.0
     found = _DURATION.fullmatch(text) if type(text) is str else None
     seconds = int(found.group(1)) * _SECONDS[found.group(2)] if found is not None else 0
     if not 1 <= seconds <= _MAX_SECONDS:
-        raise ValueError(f"pod annotation {TIMEOUT}: {shown(text)} is not a duration such as 30s or 5m, at most 24h")
+        raise ValueError(f"pod annotation {_TIMEOUT}: {shown(text)} is not a duration such as 30s or 5m, at most 24h")
     return float(seconds)
 
 
-def _decode_core_policy(obj: Json) -> GroupPolicy:
-    """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _core_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a PodGroup of scheduling.k8s.io."""
     minimum = integer(_gang(spec), "minCount", "spec.schedulingPolicy.gang")
     claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
     return GroupPolicy(_bounded(minimum), _constraint(spec), claims=claims, parent=string(spec, _PARENT, "spec"))
 
 
-def _decode_composite_policy(obj: Json) -> GroupPolicy:
-    """The policy of a CompositePodGroup of scheduling.k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _composite_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a CompositePodGroup."""
     groups = integer(_gang(spec), "minGroupCount", "spec.schedulingPolicy.gang")
     return GroupPolicy(topology_label=_constraint(spec), parent=string(spec, _PARENT, "spec"), groups=_bounded(groups))
 
@@ -346,29 +352,23 @@ def _constraint(spec: Json) -> str:
     return labels[0] if labels else ""
 
 
-def _decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
-    """The policy of a PodGroup of scheduling.x-k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _scheduler_plugins_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a PodGroup of scheduling.x-k8s.io."""
     seconds = integer(spec, "scheduleTimeoutSeconds", "spec")
     minimum = _bounded(integer(spec, "minMember", "spec"))
     return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MAX_SECONDS)))
 
 
-def _decode_leader_worker_set(obj: Json) -> GroupPolicy:
-    """The policy of the groups of a LeaderWorkerSet. Raises WireError.
+def _leader_worker_set_policy(spec: Json, metadata: Json) -> GroupPolicy:
+    """Of the groups of a LeaderWorkerSet.
 
     With startupPolicy LeaderReady the workers are created after the leader runs, and with an exclusive topology after
     it has a node (pod_controller.go of LeaderWorkerSet). Then the group is no gang.
     """
-    metadata = inner(obj, "metadata", "")
-    need(metadata, "name", "metadata")
     is_exclusive = LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
-    spec = inner(obj, "spec", "")
-    template = inner(spec, "leaderWorkerTemplate", "spec")
-    size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
+    size = get(inner(spec, "leaderWorkerTemplate", "spec"), "size", int, "spec.leaderWorkerTemplate", 1)
     is_late = get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady"
-    return GroupPolicy(size, sequential=is_late or is_exclusive)
+    return GroupPolicy(_bounded(size), sequential=is_late or is_exclusive)
 
 
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
@@ -385,7 +385,7 @@ class GroupObject:
     api: str  # the API group
     plural: str
     versions: tuple[str, ...]  # the newest first; Berth watches the first that the API server serves
-    decode: Callable[[Json], GroupPolicy]
+    read: Callable[[Json, Json], GroupPolicy]  # from the object's spec and metadata; raises WireError
     is_needed: bool  # where the API server serves the kind, pods without their object wait for it
 
     @property
@@ -393,47 +393,33 @@ class GroupObject:
         """The name of its watch. Kinds of several API groups may have one plural."""
         return self.plural if self.api == SCHEDULING_GROUP else f"{self.plural}.{self.api}"
 
+    def decode(self, obj: Json) -> GroupPolicy:
+        """The policy of an object of this kind. Raises WireError."""
+        metadata = inner(obj, "metadata", "")
+        need(metadata, "name", "metadata")
+        return self.read(inner(obj, "spec", ""), metadata)
+
 
 GROUP_OBJECTS = (
     # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
     GroupObject(
-        GroupSource.CORE,
-        "PodGroup",
-        SCHEDULING_GROUP,
-        "podgroups",
-        ("v1beta1", "v1alpha2"),
-        _decode_core_policy,
+        GroupSource.CORE, "PodGroup", SCHEDULING_GROUP, "podgroups", ("v1beta1", "v1alpha2"), _core_policy,
         is_needed=True,
     ),
     # 1.37 serves v1alpha3, off by default. 1.38 makes it beta.
     GroupObject(
-        GroupSource.COMPOSITE,
-        "CompositePodGroup",
-        SCHEDULING_GROUP,
-        "compositepodgroups",
-        ("v1beta1", "v1alpha3"),
-        _decode_composite_policy,
-        is_needed=True,
+        GroupSource.COMPOSITE, "CompositePodGroup", SCHEDULING_GROUP, "compositepodgroups", ("v1beta1", "v1alpha3"),
+        _composite_policy, is_needed=True,
     ),
     GroupObject(
-        GroupSource.SCHEDULER_PLUGINS,
-        "PodGroup",
-        "scheduling.x-k8s.io",
-        "podgroups",
-        ("v1alpha1",),
-        _decode_scheduler_plugins_policy,
-        is_needed=True,
+        GroupSource.SCHEDULER_PLUGINS, "PodGroup", "scheduling.x-k8s.io", "podgroups", ("v1alpha1",),
+        _scheduler_plugins_policy, is_needed=True,
     ),
     GroupObject(
-        GroupSource.LEADER_WORKER_SET,
-        "LeaderWorkerSet",
-        "leaderworkerset.x-k8s.io",
-        "leaderworkersets",
-        ("v1",),
-        _decode_leader_worker_set,
-        is_needed=False,
+        GroupSource.LEADER_WORKER_SET, "LeaderWorkerSet", "leaderworkerset.x-k8s.io", "leaderworkersets", ("v1",),
+        _leader_worker_set_policy, is_needed=False,
     ),
-)
+)  # fmt: skip
 NEEDED_OBJECTS = {one.source: one for one in GROUP_OBJECTS if one.is_needed}
 
 
@@ -450,3 +436,182 @@ def group_policy_of(obj: Json) -> dict[GroupKey, GroupPolicy]:
 
 def _bounded(count: int) -> int:
     return min(max(count, 0), _MAX_MEMBERS)
+
+
+# -- trees of groups -----------------------------------------------------------------------------------------------
+# PodGroups below CompositePodGroups (scheduling.k8s.io/v1alpha3, KEP-6012). The pods of all PodGroups of a tree are one
+# gang, which has the name of the root. Each PodGroup, and each CompositePodGroup below the root, is a sub-group of it.
+# A CompositePodGroup with the policy `basic` joins nothing: the groups below it are gangs of their own.
+
+_MAX_LEVELS = 8  # CompositePodGroups above a PodGroup
+_MAX_GROUPS = 256  # of one tree: each event of one of them reads the whole tree
+_CONSTRAINT = "spec.schedulingConstraints"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What the groups below a root ask for together."""
+
+    minimums: tuple[tuple[str, int], ...] = ()  # the pods that each needed PodGroup needs, by its path below the root
+    lacks: str = ""  # an object that must exist first; '' if none
+    problem: str = ""
+
+
+class GroupTrees:
+    """Finds the gang of the pods of a PodGroup. `policies` may change; `put` must be called after each change."""
+
+    def __init__(self, policies: Mapping[GroupKey, GroupPolicy]) -> None:
+        self._policies = policies
+        self._below: dict[GroupKey, dict[GroupKey, None]] = {}
+        self._trees: dict[GroupKey, _Tree] = {}  # by root; those that were asked for since the last change
+        for key, policy in policies.items():
+            self._link(key, policy)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def put(
+        self, key: GroupKey, old: GroupPolicy | None, new: GroupPolicy | None, change: Callable[[], None]
+    ) -> list[GroupKey]:
+        """Replace the policy of a key by calling `change`. Returns the PodGroups whose gang may be another."""
+        if key.source not in IN_TREE:
+            change()
+            return []
+        ends = [key, *(_parent(key, one) for one in (old, new) if one is not None and one.parent)]
+        before = [one for end in ends for one in self._around(end)]
+        if old is not None and old.parent:
+            siblings = self._below[_parent(key, old)]
+            del siblings[key]
+            if not siblings:
+                del self._below[_parent(key, old)]
+        change()
+        if new is not None:
+            self._link(key, new)
+        return list(dict.fromkeys((*before, *(one for end in ends for one in self._around(end)))))
+
+    def _link(self, key: GroupKey, policy: GroupPolicy) -> None:
+        if policy.parent:
+            self._below.setdefault(_parent(key, policy), {})[key] = None
+
+    def _around(self, key: GroupKey) -> list[GroupKey]:
+        """The PodGroups of the trees that the group is in; of a tree that is too large, the group alone."""
+        way = self._way_up(key)
+        for one in way:
+            self._trees.pop(one, None)
+        found = self._all_below(way[-1])
+        return [one for one in (found if len(found) <= _MAX_GROUPS else [key]) if one.source is GroupSource.CORE]
+
+    def _all_below(self, root: GroupKey) -> list[GroupKey]:
+        """The group and all groups below it; some more than the limit of a tree that is too large."""
+        found = {root: None}
+        queue = [root]
+        while queue and len(found) <= _MAX_GROUPS:
+            new = [one for one in islice(self._below.get(queue.pop(), ()), _MAX_GROUPS + 1) if one not in found]
+            found.update(dict.fromkeys(new))
+            queue += new
+        return list(found)
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    def membership(self, own: Membership) -> Membership:
+        """What the pod of a PodGroup states about the gang of the tree; `own` if the PodGroup is in none."""
+        policy = self._policies.get(own.key) if own.key.source is GroupSource.CORE else None
+        if policy is None or not policy.parent or own.problem:
+            return own
+        way = self._way_up(own.key)
+        problem = _fault(way)
+        if problem:
+            return replace(own, problem=problem)
+        while way[-1] in self._policies and way[-1].source is GroupSource.COMPOSITE:
+            if self._policies[way[-1]].groups:
+                break
+            way.pop()
+        root = way[-1]
+        if root == own.key:
+            return own
+        tree = self._tree(root)
+        if tree.problem:
+            return replace(own, problem=tree.problem)
+        return self._member(own, way, tree)
+
+    def of_root(self, root: GroupKey) -> Membership | None:
+        """What the pods of a tree state about its gang, without their sub-groups; None if the root does not exist."""
+        if root not in self._policies:
+            return None
+        return _in_tree(Membership(root), root, self._tree(root))
+
+    def _member(self, own: Membership, way: list[GroupKey], tree: _Tree) -> Membership:
+        path, around = "", list[GroupAround]()
+        for key in way[-2::-1]:
+            path = f"{path}/{key.name}".lstrip("/")
+            label = self._policies[key].topology_label
+            around.append(GroupAround(path, Level(_CONSTRAINT, label) if label else None))
+        asked = own.topology
+        if asked.required is not None:  # the annotation is about the pods of its PodGroup
+            around.append(GroupAround(path, asked.required))
+        has_own = own.subgroups.required or own.subgroups.minimum
+        subgroup = f"{path}/{own.subgroups.name}" if has_own else path
+        subgroups = replace(own.subgroups, name=subgroup, around=tuple(around), minimums=tree.minimums)
+        topology = AskedTopology(asked.nearness, None, asked.preferred)
+        return _in_tree(replace(own, topology=topology, subgroups=subgroups), way[-1], tree)
+
+    def _way_up(self, key: GroupKey) -> list[GroupKey]:
+        """The group and those above it, up to the root, to one that does not exist, or to one that is named twice."""
+        found = [key]
+        while len(found) <= _MAX_LEVELS + 1:
+            policy = self._policies.get(found[-1])
+            if policy is None or not policy.parent:
+                break
+            parent = _parent(key, policy)
+            found.append(parent)
+            if parent in found[:-1]:
+                break
+        return found
+
+    def _tree(self, root: GroupKey) -> _Tree:
+        known = self._trees.get(root)
+        if known is None:
+            known = self._trees[root] = self._read(root)
+        return known
+
+    def _read(self, root: GroupKey) -> _Tree:
+        if root not in self._policies:
+            return _Tree(lacks=f"CompositePodGroup {root.name}")
+        if len(self._all_below(root)) > _MAX_GROUPS:
+            return _Tree(problem=f"the tree of CompositePodGroup {root.name} has more than {_MAX_GROUPS} groups")
+        minimums, lacks = dict[str, int](), list[str]()
+        self._needed(root, "", 0, minimums, lacks)
+        return _Tree(tuple(minimums.items()), lacks[0] if lacks else "")
+
+    def _needed(self, key: GroupKey, path: str, depth: int, minimums: dict[str, int], lacks: list[str]) -> None:
+        """Adds the minimums of the PodGroups that a group needs: of its first child groups by name."""
+        policy = self._policies[key]
+        if key.source is GroupSource.CORE:
+            minimums[path] = max(policy.minimum, 1)
+            return
+        below = sorted(
+            self._below.get(key, ()), key=lambda child: (natural(child.name), child.source is GroupSource.CORE)
+        )
+        needed = policy.groups or 1
+        if len(below) < needed:
+            lacks.append(f"child group {len(below) + 1} of CompositePodGroup {key.name}")
+        for child in below[:needed] if depth <= _MAX_LEVELS else ():
+            self._needed(child, f"{path}/{child.name}".lstrip("/"), depth + 1, minimums, lacks)
+
+
+def _parent(key: GroupKey, policy: GroupPolicy) -> GroupKey:
+    return GroupKey(key.namespace, GroupSource.COMPOSITE, policy.parent)
+
+
+def _in_tree(own: Membership, root: GroupKey, tree: _Tree) -> Membership:
+    minimum = 0 if tree.lacks else sum(minimum for _, minimum in tree.minimums)
+    return replace(own, key=root, owner=root.name, minimum=minimum, lacks=tree.lacks)
+
+
+def _fault(way: list[GroupKey]) -> str:
+    """What is wrong with the groups above a PodGroup; '' if nothing is."""
+    if way[-1] in way[:-1]:
+        again = " -> ".join(one.name for one in way[way.index(way[-1]) :])
+        return f"CompositePodGroup {way[-1].name} is below itself: {again} (spec.parentCompositePodGroupName)"
+    if len(way) > _MAX_LEVELS + 1:
+        return f"PodGroup {way[0].name} is below more than {_MAX_LEVELS} CompositePodGroups"
+    return ""

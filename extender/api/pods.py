@@ -1,35 +1,41 @@
-"""Pods (core/v1), reduced to what allocation needs: claims, requests, constraints on nodes, and their group."""
+"""Pods (core/v1), reduced to what allocation needs: claims, requests, their group, constraints on nodes and other pods.
+
+A gang's plan reads pod affinity, anti-affinity and topology spread of its members. Selectors match as in
+kube-scheduler's plugins InterPodAffinity and PodTopologySpread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map, word
+from extender.api.fields import Json, dumped, get, inner, integer, many, need, string, string_map, strings, word
 from extender.api.nodes import (
     NodeSelector,
-    PreferredTerm,
     Requirement,
     Term,
     Toleration,
     decode_node_selector,
-    decode_preferred_term,
+    decode_requirement,
+    decode_term,
     decode_toleration,
     resource_units,
 )
 from extender.api.object_meta import ObjectKey, key_of, labels_of
-from extender.api.pod_affinity import HOSTNAME, NO_CONSTRAINTS, PodConstraints, decode_pod_constraints
 from extender.api.pod_amounts import readable_cpu, requests_of
 from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, Membership, jobs_of, membership_of
 from extender.api.resource_claims import PodClaim, decode_pod_claim
 from extender.base.text_limits import REASON_BYTES, cut, error_line
 
+HOSTNAME = "kubernetes.io/hostname"
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
 DECISION_BYTES = 4096  # of it: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 alternatives
+_REQUIRED, _PREFERRED = (f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred"))
 _ANNOTATIONS = (*ANNOTATION_READERS, *OWN_ANNOTATIONS)
 _WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
 # Estimated bytes of a pod's constraints on nodes, and of its containers: some 400 names of nodes, or 64 containers with
@@ -38,6 +44,76 @@ _PART_BYTES = 32 * 1024
 _TEXT_BYTES = 64  # estimated, besides the characters
 _LARGE_CONSTRAINTS = "spec: its nodeSelector, node affinity and tolerations are too large for a member of a group"
 _LARGE_CONTAINERS = "spec.containers: their names and resources are too large"
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredTerm:
+    """A term of a preferred node affinity (core/v1 PreferredSchedulingTerm); `weight` is 1 to 100."""
+
+    weight: int
+    selector: NodeSelector  # with one term
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """A selector of labels (meta/v1): it matches if all requirements hold, so an empty one matches everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(one.holds(labels) for one in self.requirements)
+
+
+class PodTerm(NamedTuple):
+    """A term of a pod affinity or anti-affinity."""
+
+    topology_key: str  # of node labels: a domain has one value of it
+    selector: LabelSelector | None  # of the other pods; None matches no pod
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    weight: int = 0  # 1 to 100 of a preferred term, 0 of a required one
+
+    def matches(self, labels: Mapping[str, str], namespace: str, namespace_labels: Mapping[str, str]) -> bool:
+        """Whether the term of a pod matches a pod with these labels in the same namespace."""
+        if self.selector is None or not self.selector.matches(labels):
+            return False
+        if not self.namespaces and self.namespace_selector is None:
+            return True
+        chosen = self.namespace_selector is not None and self.namespace_selector.matches(namespace_labels)
+        return chosen or namespace in self.namespaces
+
+
+class SpreadConstraint(NamedTuple):
+    """An entry of spec.topologySpreadConstraints."""
+
+    topology_key: str
+    selector: LabelSelector | None
+    max_skew: int  # a domain has at most this many matching pods more than the domain with the fewest
+    required: bool  # DoNotSchedule
+    min_domains: int = 1  # with fewer domains, the fewest counts as 0
+    honors_affinity: bool = True  # whether only the nodes that the pod selects count
+    honors_taints: bool = False  # whether nodes with a taint that the pod does not tolerate do not count
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pod of the same namespace counts."""
+        return self.selector is not None and self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class PodConstraints:
+    """All such constraints of a pod."""
+
+    together: tuple[PodTerm, ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+
+    @property
+    def requires_spread(self) -> bool:
+        """Whether the nodes that kube-scheduler offers change with each bound pod, even without a full node."""
+        return any(one.required for one in self.spread)
+
+
+NO_CONSTRAINTS = PodConstraints()  # of most pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +306,7 @@ def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration
 
     All empty, and False, if they are too large.
     """
-    path, key = "spec.affinity.nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
+    path, key = "spec.affinity.nodeAffinity", _REQUIRED
     affinity = inner(inner(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     if _too_large((spec.get("nodeSelector"), affinity.get(key), spec.get("tolerations")), "spec"):
         return (), (), False
@@ -243,11 +319,16 @@ def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration
 
 def _preferred_nodes(spec: Json) -> tuple[PreferredTerm, ...]:
     """The preferred node affinity; empty if it is too large."""
-    path, key = "spec.affinity.nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"
+    path, key = "spec.affinity.nodeAffinity", _PREFERRED
     affinity = inner(inner(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     if not affinity.get(key) or _too_large(affinity[key], path):
         return ()
-    return many(affinity, key, path, decode_preferred_term)
+    return many(affinity, key, path, _preferred_term)
+
+
+def _preferred_term(obj: Json, path: str) -> PreferredTerm:
+    term = decode_term(inner(obj, "preference", path), f"{path}.preference")
+    return PreferredTerm(integer(obj, "weight", path), NodeSelector((term,)))
 
 
 def _on_other_pods(metadata: Json, spec: Json) -> tuple[dict[str, str], PodConstraints]:
@@ -256,8 +337,62 @@ def _on_other_pods(metadata: Json, spec: Json) -> tuple[dict[str, str], PodConst
     asked = [affinity.get("podAffinity"), affinity.get("podAntiAffinity"), spec.get("topologySpreadConstraints")]
     constraints = NO_CONSTRAINTS
     if any(asked) and not _too_large(asked, "spec"):
-        constraints = decode_pod_constraints(spec, labels)
+        constraints = PodConstraints(
+            _terms(affinity, "podAffinity", labels),
+            _terms(affinity, "podAntiAffinity", labels),
+            many(spec, "topologySpreadConstraints", "spec", lambda obj, path: _spread(obj, path, labels)),
+        )
     return labels if labels and not _too_large(labels, "metadata.labels") else {}, constraints
+
+
+def _terms(affinity: Json, kind: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
+    path, of = f"spec.affinity.{kind}", inner(affinity, kind, "spec.affinity")
+    required = many(of, _REQUIRED, path, lambda obj, where: _pod_term(obj, where, labels))
+    return required + many(of, _PREFERRED, path, lambda obj, where: _weighted(obj, where, labels))
+
+
+def _weighted(obj: Json, path: str, labels: Mapping[str, str]) -> PodTerm:
+    term = _pod_term(inner(obj, "podAffinityTerm", path), f"{path}.podAffinityTerm", labels)
+    return term._replace(weight=integer(obj, "weight", path))
+
+
+def _pod_term(obj: Json, path: str, labels: Mapping[str, str]) -> PodTerm:
+    # The API server adds these keys to the selector of a pod that it stores; a manifest does not have them there yet.
+    same = _of_own(obj, "matchLabelKeys", path, "In", labels)
+    other = _of_own(obj, "mismatchLabelKeys", path, "NotIn", labels)
+    return PodTerm(
+        string(obj, "topologyKey", path),
+        label_selector(obj, "labelSelector", path, same + other),
+        tuple(strings(obj, "namespaces", path)),
+        label_selector(obj, "namespaceSelector", path),
+    )
+
+
+def _spread(obj: Json, path: str, labels: Mapping[str, str]) -> SpreadConstraint:
+    return SpreadConstraint(
+        string(obj, "topologyKey", path),
+        label_selector(obj, "labelSelector", path, _of_own(obj, "matchLabelKeys", path, "In", labels)),
+        integer(obj, "maxSkew", path),
+        string(obj, "whenUnsatisfiable", path) == "DoNotSchedule",
+        integer(obj, "minDomains", path) or 1,
+        string(obj, "nodeAffinityPolicy", path) != "Ignore",
+        string(obj, "nodeTaintsPolicy", path) == "Honor",
+    )
+
+
+def _of_own(obj: Json, key: str, path: str, operator: str, labels: Mapping[str, str]) -> tuple[Requirement, ...]:
+    """The requirements that the labels of the pod itself make of a list of label keys."""
+    return tuple(Requirement(name, operator, (labels[name],)) for name in strings(obj, key, path) if name in labels)
+
+
+def label_selector(obj: Json, key: str, path: str, added: tuple[Requirement, ...] = ()) -> LabelSelector | None:
+    """Decode a selector, with more requirements; None if the object has none. Raises WireError."""
+    if obj.get(key) is None:
+        return None
+    own, where = inner(obj, key, path), f"{path}.{key}"
+    equal = tuple(Requirement(name, "In", (value,)) for name, value in string_map(own, "matchLabels", where).items())
+    listed = many(own, "matchExpressions", where, decode_requirement)
+    return LabelSelector(tuple(dict.fromkeys(equal + listed + added)))
 
 
 def _pod_scheduled(status: Json) -> tuple[bool, str, str]:

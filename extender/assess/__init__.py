@@ -8,7 +8,7 @@ from extender.assess.anonymise import anonymised, anonymous_levels
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, clock_faults, newest_time, reading_of, unread_of
 from extender.assess.html_page import html_page
-from extender.assess.movable_pods import CLAIM, ClusterFacts, Movable, Terms, facts_of, movable_pods
+from extender.assess.movable_pods import CLAIM, ClusterFacts, Terms, facts_of, movable_pods
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import ConsoleAdvisor, Move, RestartAdvice, advice_for, advise_restarts
 
@@ -19,7 +19,6 @@ __all__ = [
     "ClusterFacts",
     "ClusterReading",
     "ConsoleAdvisor",
-    "Movable",
     "Move",
     "RestartAdvice",
     "Terms",

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json, inner
 from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
-from extender.assess.cluster_reading import ClusterReading, unread_of
+from extender.assess.cluster_reading import ClusterReading, has_admin_access, unread_of
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests, with_parted_gpus_in_use
 from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
-from extender.assess.pod_jobs import has_admin_access
-from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
+from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets
 from extender.assess.replayed_pods import Figures, Replayed, replayed_pods
 from extender.assess.waiting_pods import NOT_LOOKED_AT, WaitingPods, waiting_pods
 from extender.base.bits import members
@@ -124,7 +123,8 @@ def assess(
     levels = policy.group_levels
     gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
-    fleet = fleet_state(reading, seen, users_by_node(sets), spread, levels, unread)
+    users = {node: list(own) for node, own in groupby(sets, key=lambda one: one.node)}
+    fleet = fleet_state(reading, seen, users, spread, levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
     whole = [amount for amount, node in asked if node not in reading.shared_on]
@@ -149,7 +149,7 @@ def assess(
         [],
         [*reading.lacking, *unread.notes],
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
-        _graphs(several, snapshot),
+        {one.node: of.graph for one in several if (of := snapshot.node_infos[one.node].fabric) is not None},
         frozenset(reading.unread),
         source,
         cluster,
@@ -189,11 +189,6 @@ def _worst_first(one: PodSet) -> tuple[bool, float, float, str]:
     return not (one.is_measured or one.pairs), min(gbps, near), max(gbps, near), one.pod
 
 
-def _graphs(sets: Sequence[PodSet], snapshot: Snapshot) -> dict[str, Graph]:
-    infos = ((one.node, snapshot.node_infos[one.node].fabric) for one in sets)
-    return {node: fabric.graph for node, fabric in infos if fabric is not None}
-
-
 # -- what is not known -----------------------------------------------------------------------------------------------
 
 
@@ -219,11 +214,12 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
         )
     if not any(fact.links is Links.AGENT for fact in found.fleet.facts):
         yield "Without the agent: unhealthy GPUs, memory in use without a claim, and broken links are not known."
-    shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
-    if shared:
-        yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
-    if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
-        yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
+    claims = reading.cache.store.claims.values()
+    if left_out := sum(len(claim.reserved_for) > 1 or has_admin_access(claim) for claim in claims):
+        which = counted(
+            left_out, "claim is shared by several pods, or has", "claims are shared by several pods, or have"
+        )
+        yield f"{which} admin access: such pods are not replayed."
     as_groups = "here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group"
     if others := [one.source for one in found.gangs if one.source in FOREIGN_GANGS]:
         named = counted(len(others), "gang is named by", "gangs are named by")

@@ -24,7 +24,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
-from extender.replay import version_problem
+from extender.replay import several, version_problem
 from extender.runtime.informers import object_appliers
 from extender.vendors import GPU, driver_of
 from extender.vendors.node_labels import PLUGIN_RESOURCES, has_whole_gpus
@@ -110,15 +110,15 @@ def reading_of(
     return found
 
 
-def several(kind: str) -> str:
-    """The kind in the plural."""
-    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
-
-
 def claims_of(pod: Pod) -> list[ObjectKey]:
     """The claims of a pod, also that of its extended resources, in the order of their names."""
     extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
     return sorted(pod.claim_keys | extended)
+
+
+def has_admin_access(claim: Claim) -> bool:
+    """Whether a request of the claim has admin access."""
+    return any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
 
 
 def unread_group(pod: Pod, reading: ClusterReading) -> str:
@@ -134,8 +134,7 @@ def _is_needed(kind: str, found: ClusterReading) -> bool:
     """Whether anything that was read depends on a kind that is not one of the six."""
     store = found.cache.store
     if kind == "Namespace":
-        specs = (claim.spec.requests for claim in store.claims.values())
-        return any(option.admin_access for requests in specs for one in requests for option in one.alternatives)
+        return any(map(has_admin_access, store.claims.values()))
     is_parent = kind == "CompositePodGroup" and any(one.parent for one in store.group_policies.values())
     waiting = (pod for pod in found.pods if pod.is_waiting)
     return kind == BUDGET or is_parent or any(unread_group(pod, found) == kind for pod in waiting)
@@ -159,6 +158,10 @@ def _missing_claims(found: ClusterReading) -> str:
         return "and no Pod that shows whether there are any"
     users = sum(bool(pod.node_name and (pod.claims or pod.extended_claim)) for pod in found.pods)
     return f"but {counted(users, 'running pod names', 'running pods name')} claims" if users else ""
+
+
+def _is_of_gpus(resource: str) -> bool:
+    return resource.partition("/")[0] in _DOMAINS
 
 
 def _node_of(pod: Json) -> str:
@@ -233,21 +236,15 @@ class _Reader:
         elif kind == "Node":
             self._nodes.add(name)
             offered = inner(inner(obj, "status", ""), "allocatable", "status")
-            for one in offered:
-                if (
-                    one.partition("/")[0] in _DOMAINS
-                    and one not in PLUGIN_RESOURCES
-                    and resource_units(one, offered[one])
-                ):
-                    found.parts.setdefault(one, set()).add(name)
-            counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
             labels = string_map(metadata, "labels", "metadata")
-            for one in [one for one, count in counts.items() if count and not has_whole_gpus(one, count, labels)]:
-                del counts[one]
-                found.shared_on.add(name)
-                found.parts.setdefault(f"{one} of shared GPUs or parts", set()).add(name)
-            if any(counts.values()):
-                found.offered[name] = {one: count for one, count in counts.items() if count}
+            for one, count in ((one, resource_units(one, offered[one])) for one in offered if _is_of_gpus(one)):
+                if count and one not in PLUGIN_RESOURCES:
+                    found.parts.setdefault(one, set()).add(name)
+                elif count and has_whole_gpus(one, count, labels):
+                    found.offered.setdefault(name, {})[one] = count
+                elif count:
+                    found.shared_on.add(name)
+                    found.parts.setdefault(f"{one} of shared GPUs or parts", set()).add(name)
         elif kind == "ResourceSlice":
             node = inner(obj, "spec", "").get("nodeName")
             if node:

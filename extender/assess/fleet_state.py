@@ -117,12 +117,9 @@ class FleetState:
 
 def with_parted_gpus_in_use(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which a GPU is in use if claims have partitions of it: no claim can get the whole GPU."""
-    parted = {name: _parted(node_info) for name, node_info in snapshot.node_infos.items()}
-    infos = {
-        name: replace(node_info, busy=node_info.busy | parted[name]) if parted[name] else node_info
-        for name, node_info in snapshot.node_infos.items()
-    }
-    return replace(snapshot, node_infos=infos)
+    infos = snapshot.node_infos
+    parted = {name: replace(info, busy=info.busy | gpus) for name, info in infos.items() if (gpus := _parted(info))}
+    return replace(snapshot, node_infos={**infos, **parted})
 
 
 def _parted(node_info: NodeInfo) -> int:
@@ -188,14 +185,13 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
 
 
 def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: bool) -> None:
-    name, devices, seen, cards = product(node_info), node_info.inventory.devices, set[str](), dict[str, set[str]]()
+    name, devices, cards = product(node_info), node_info.inventory.devices, dict[str, set[str]]()
     for bit, code in zip(shown_bits(node_info), letters(node_info), strict=True):
         parts = is_partition(devices[bit].device, devices[bit].id.driver)
         label = f"{name} (parts)" if parts else name
         one = found.setdefault(label, ProductState(label, parts=parts, cards=0 if parts else None))
+        one.nodes += label not in cards
         cards.setdefault(label, set()).add(parent_of(devices[bit].device, devices[bit].id.driver))
-        one.nodes += label not in seen
-        seen.add(label)
         state = "shared" if code.isdigit() else STATES[code]
         if state in ("free", "closed") and not is_known:
             state = "unknown"

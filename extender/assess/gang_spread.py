@@ -157,17 +157,11 @@ def _gpus(pods: Sizes) -> int:
 
 def _beside(pods: Sizes, room: Room) -> Sizes:
     """The pods that find no place on these nodes. The largest ones go first, each to the smallest node with room."""
-    free, left = Counter(dict(room)), Sizes()
-    for (name, size), count in sorted(pods.items(), key=lambda one: -one[0][1]):
-        waiting = count
-        for gpus in sorted(gpus for of, gpus in free if of == name and gpus >= size):
-            each = gpus // size
-            placed = min(waiting, free[name, gpus] * each)
-            full, rest = divmod(placed, each)
-            free[name, gpus] -= full + bool(rest)
-            free[name, gpus - size * each] += full
-            free[name, gpus - size * rest] += bool(rest)
-            waiting -= placed
-        if waiting:
-            left[name, size] = waiting
-    return left
+    free, left = Counter(dict(room)), pods.copy()
+    for name, size in sorted(pods, key=lambda one: -one[1]):
+        while left[name, size] and (fitting := [of for of in +free if of[0] == name and of[1] >= size]):
+            gpus = min(fitting)[1]
+            free[name, gpus] -= 1
+            free[name, gpus - size] += 1
+            left[name, size] -= 1
+    return +left

@@ -71,11 +71,6 @@ def _sets(found: Assessment) -> Iterator[str]:
     yield from _more(len(found.sets))
 
 
-def _picture(one: PodSet, found: Assessment) -> str:
-    graph = found.graphs.get(one.node)
-    return _node_picture(graph, one.gpus) if graph is not None else ""
-
-
 def _broken(found: Assessment) -> Iterator[str]:
     fleet = found.fleet
     lines = [
@@ -131,16 +126,15 @@ def _text(words: str) -> str:
 # -- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _node_picture(graph: Graph, gpus: int) -> str:
-    """The GPUs of a node in a ring. Those of the mask are dark, and so are the links between them."""
-    points = [_point(i, graph.size) for i in range(graph.size)]
-    parts = [*_links(graph, gpus, points), *_dots(graph, gpus, points)]
-    return f'<svg width="{_SIZE}" height="{_SIZE}" viewBox="0 0 {_SIZE} {_SIZE}" role="img">{"".join(parts)}</svg>'
-
-
-def _point(i: int, size: int) -> tuple[float, float]:
-    angle = 2 * math.pi * i / size - math.pi / 2
-    return _MIDDLE + _RING * math.cos(angle), _MIDDLE + _RING * math.sin(angle)
+def _picture(one: PodSet, found: Assessment) -> str:
+    """The GPUs of the pod's node in a ring. Those of the pod are dark, and so are the links between them."""
+    graph = found.graphs.get(one.node)
+    if graph is None:
+        return ""
+    angles = [2 * math.pi * i / graph.size - math.pi / 2 for i in range(graph.size)]
+    points = [(_MIDDLE + _RING * math.cos(angle), _MIDDLE + _RING * math.sin(angle)) for angle in angles]
+    parts = "".join([*_links(graph, one.gpus, points), *_dots(one.gpus, points)])
+    return f'<svg width="{_SIZE}" height="{_SIZE}" viewBox="0 0 {_SIZE} {_SIZE}" role="img">{parts}</svg>'
 
 
 def _links(graph: Graph, gpus: int, points: Sequence[tuple[float, float]]) -> Iterator[str]:
@@ -160,8 +154,8 @@ def _line(one: tuple[float, float], other: tuple[float, float], *, own: bool) ->
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
 
 
-def _dots(graph: Graph, gpus: int, points: Sequence[tuple[float, float]]) -> Iterator[str]:
-    for i, (x, y) in enumerate(points[: graph.size]):
+def _dots(gpus: int, points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for i, (x, y) in enumerate(points):
         colour, ink = (_USED, "white") if gpus >> i & 1 else ("#eef2f7", "#334155")
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="{colour}" stroke="{_OTHER}"/>'
         yield f'<text x="{x:.1f}" y="{y + 3.5:.1f}" font-size="10" text-anchor="middle" fill="{ink}">{i}</text>'

@@ -17,10 +17,9 @@ from extender.allocation import Snapshot, tolerates
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.object_meta import ObjectKey, key_of
-from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
-from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.api.pods import SCHEDULER, LabelSelector, Pod, decode_pod, label_selector
 from extender.api.resource_claims import Claim
 from extender.assess.cluster_reading import BUDGET, JOB, ClusterReading, time_of
 from extender.assess.gang_spread import group_of
@@ -35,6 +34,7 @@ _MAX_NAMED = 3  # Jobs in a sentence
 _HOUR = 3600.0
 CLAIM = "claim "  # begins what stays and is no pod
 _OF_WANTED = "they are pods of the same group, job or owner as the wanted pods"
+_OF_ENDED = "their pods have ended: Kubernetes frees the devices without a restart"
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
 
@@ -281,8 +281,11 @@ class _Movable:
         for pod in self._pods.values():
             parts.setdefault(self._root(pod.uid), ({}, []))[0][pod.uid] = pod
         for claim in claims:
-            if why := self._why_claimed([uid for uid in users[claim.key] if uid not in self._pods], users[claim.key]):
-                self._stay(why, [f"{CLAIM}{claim.key}"])
+            others = {uid for uid in users[claim.key] if uid not in self._pods}
+            if others and others <= self._facts.ended:
+                self._stay(_OF_ENDED, [f"{CLAIM}{claim.key}"])
+            elif others or not users[claim.key]:
+                self._stay("they are reserved for no pod that was read", [f"{CLAIM}{claim.key}"])
             parts.setdefault(self._root(claim.key), ({}, []))[1].append(claim)
         for pods, own in parts.values():
             if pods and own:
@@ -309,14 +312,6 @@ class _Movable:
                 yield one.uid
             else:
                 yield from self._of_groups.get((claim.key.namespace, one.name), [""])
-
-    def _why_claimed(self, others: list[str], users: list[str]) -> str:
-        """Why no restart frees the devices of a claim that `others` of its users have; '' if there are none."""
-        if users and not others:
-            return ""
-        if users and self._facts.ended.issuperset(others):
-            return "their pods have ended: Kubernetes frees the devices without a restart"
-        return "they are reserved for no pod that was read"
 
     def _add_pods_of_jobs(self) -> None:
         """The pods without devices of Jobs and gangs that have some with devices: a launcher goes with its workers."""
@@ -366,13 +361,10 @@ class _Movable:
         names = [str(pod.key) for pod in pods]
         if not self._terms.wanted.isdisjoint(key for pod in pods for key in self._known[pod.uid].belongs_to):
             return self._stay(_OF_WANTED, names)
-        budgets: dict[str, int] = {}
-        for pod in pods:
-            if why := self._why_it_stays(pod):
-                together = " (or a pod that goes with them)" if len(pods) > 1 else ""
-                return self._stay(f"{why}{together}", names)
-            for budget in self._protecting(pod):
-                budgets[budget] = budgets.get(budget, 0) + 1
+        if why := next(filter(None, map(self._why_it_stays, pods)), ""):
+            together = " (or a pod that goes with them)" if len(pods) > 1 else ""
+            return self._stay(f"{why}{together}", names)
+        budgets = Counter(budget for pod in pods for budget in self._protecting(pod))
         for budget, count in budgets.items():
             allowed = self._found.budgets[budget]
             if allowed < count:

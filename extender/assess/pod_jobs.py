@@ -22,7 +22,7 @@ from extender.api.pod_annotations import WISHES, PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, time_of
+from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, has_admin_access, time_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
 from extender.base.berth_errors import WireError
@@ -31,6 +31,9 @@ from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, driver_of
 from extender.vendors.node_labels import WHOLE_PLUGIN, driver_product
+
+_NOT_VALID = "an annotation that is not valid, which is left out"
+_OTHER_LEVEL = "a level besides that of their PodGroup, or another scheduler's level without '/': it is left out"
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
@@ -77,7 +80,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     with naming(obj):
         cpu, ram, _ = requests_of(obj)
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
-    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod, snapshot))
+    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_of_gang(pod, snapshot)[0])
     if not keys:
         plain = replace(plain, spec={"tolerations": [], **(spec or {})})  # it tolerates no other taints, see Job.pod
         return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
@@ -124,11 +127,6 @@ def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
     return bool(reading.shared_on) and not any(resource in one for one in reading.offered.values())
 
 
-def has_admin_access(claim: Claim) -> bool:
-    """Whether a request of the claim has admin access."""
-    return any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
-
-
 def _is_own(claim: Claim, pod: Pod) -> bool:
     """Whether no other pod uses the claim. A pod that waits, or has ended, has no reservation."""
     users = {one.uid for one in claim.reserved_for}
@@ -152,23 +150,26 @@ def _intent(pod: Pod, topology: str) -> PodIntent | None:
     return None
 
 
-def _nearness(pod: Pod, snapshot: Snapshot) -> dict[str, Any]:
-    """How near to each other the pods of its gang must be; nothing if its annotations are not valid."""
-    if pod.membership is None or pod.membership.problem:
-        return {}
-    return dict(fields_of_job(pod.membership.topology, _object_label(pod, snapshot))[0])
+def _of_gang(pod: Pod, snapshot: Snapshot) -> tuple[dict[str, Any], str]:
+    """(how near to each other the pods of its gang must be, as fields of a job; the constraint that a job cannot have).
 
-
-def _object_label(pod: Pod, snapshot: Snapshot) -> str:
-    """The label of the topology constraint of the pod's PodGroup; '' for none."""
-    policy = snapshot.group_policies.get(pod.membership.policy_key) if pod.membership is not None else None
-    return policy.topology_label if policy is not None else ""
+    No fields if the annotations are not valid, and '' if the job has all of them.
+    """
+    of = pod.membership
+    if of is None or of.problem:
+        return {}, _NOT_VALID if of is not None else ""
+    policy = snapshot.group_policies.get(of.policy_key)
+    fields, is_kept = fields_of_job(of.topology, policy.topology_label if policy is not None else "")
+    if of.subgroups.constrain or (policy is not None and policy.parent):
+        return dict(fields), "sub-groups, slices or a CompositePodGroup, which are left out"
+    return dict(fields), "" if is_kept else _OTHER_LEVEL
 
 
 def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) -> Iterator[str]:
     """What of a pod its job does not have as it is, each for a sentence that begins with the number of such pods."""
-    if constraint := _lost(pod, snapshot):
-        yield constraint
+    _, lost = _of_gang(pod, snapshot)
+    if lost or _intent(pod, "") is None:
+        yield lost or _NOT_VALID
     if clock_fault(obj, now):
         yield "times that cannot be right: the job arrives now at the latest, without a creation with the first one"
     if pod.ended and _ran_seconds(obj) is None:
@@ -190,24 +191,6 @@ def _other_resources(pod: Pod, obj: Json) -> list[str]:
         kept.add(_plugin_resource(pod))
     asked = {name for one in pod.containers for name, amount in one.requests if amount}
     return sorted(asked - kept)
-
-
-def _lost(pod: Pod, snapshot: Snapshot) -> str:
-    """Which constraint of the pod a job cannot have; '' if it has all of them."""
-    of = pod.membership
-    if (of is not None and of.problem) or _intent(pod, "") is None:
-        return "an annotation that is not valid, which is left out"
-    if of is None:
-        return ""
-    policy = snapshot.group_policies.get(of.policy_key)
-    if of.subgroups.constrain or (policy is not None and policy.parent):
-        return "sub-groups, slices or a CompositePodGroup, which are left out"
-    _, is_kept = fields_of_job(of.topology, _object_label(pod, snapshot))
-    return (
-        ""
-        if is_kept
-        else "a level besides that of their PodGroup, or another scheduler's level without '/': it is left out"
-    )
 
 
 def _counted(claim: Json) -> int:

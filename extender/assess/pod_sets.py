@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
@@ -170,11 +170,3 @@ def bandwidth_of(sets: Iterable[PodSet]) -> Bandwidth:
         sum(one.gbps for one in measured),
         sum(one.best_gbps for one in measured),
     )
-
-
-def users_by_node(sets: Iterable[PodSet]) -> Mapping[str, list[PodSet]]:
-    """The pods with GPUs of each node."""
-    found: dict[str, list[PodSet]] = {}
-    for one in sets:
-        found.setdefault(one.node, []).append(one)
-    return found

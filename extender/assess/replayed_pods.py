@@ -15,13 +15,13 @@ from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading, claims_of, several
+from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.gang_spread import GangSpread
 from extender.assess.pod_jobs import by_age, by_gang, gang_job, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.policy import Policy
-from extender.replay import Job, Outcome, Task, fleet_of, placer_of, run_side_by_side
+from extender.replay import Job, Outcome, Task, fleet_of, placer_of, run_side_by_side, several
 from extender.replay.emptied_nodes import plugin_slices
 from extender.scheduling import path_labels
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,7 +25,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.movable_pods import CLAIM, ClusterFacts, Movable, Terms, job_failures, movable_pods
-from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
+from extender.assess.restart_options import HelpfulOptions, is_kept, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
@@ -136,12 +136,12 @@ def advice_for(
             known[own] = movable_pods(facts, snapshot, own)
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
+        options = HelpfulOptions(facts, one, own, known[own], policy, deadline, bool(found.over_budget))
         with suppress(DeadlineExceeded):
             if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
-                forbidden = bool(found.over_budget)
-                found.sentence += HelpfulOptions(facts, one, own, known[own], policy, deadline, forbidden).in_words()
+                found.sentence += options.in_words()
             if found.verdict != AdviceKind.FITS:
-                found.sentence += rollout(facts, one, own, policy, deadline)
+                found.sentence += options.rollout()
         yield found
 
 
@@ -197,41 +197,41 @@ def advise_restarts(
         found.other_schedulers = _other_schedulers(wanted, restarts)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
-    found.sentence = f"{found.wanted}: {_in_one_line(found)}{_limits_of(found, cluster, wanted.asked, policy)}"
-    found.sentence += _plugin_pods(facts, {*found.placed_on, *chain.from_iterable(one.goes_to for one in found.moves)})
+    notes = _notes(found, facts, cluster, wanted.asked, policy)
     if kept:
-        is_one = "is" if len(kept) == 1 else "are"
-        told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
-        found.sentence += f"; {first_few(kept, _MAX_NAMED)} {told}"
+        notes += f"; not used, as an earlier advice may have reserved it: {first_few(kept, _MAX_NAMED)}"
+        notes += f" ({_free(kept)} ends that)"
+    found.sentence = f"{found.wanted}: {_in_one_line(found)}{notes}"
     return found
 
 
 def _needed_ends(cluster: Cluster, asked: Asked, ending: Sequence[Restart]) -> tuple[Restart, ...]:
-    """Of what ends by itself: nothing if there is room now, only devices if that makes room, otherwise all."""
+    """What ends by itself, unless there is room now."""
     with suppress(DeadlineExceeded):
-        for few in ((), tuple(one for one in ending if one.claims)):
-            if cluster.without(few).place(asked) is not None:
-                return few
+        if cluster.place(asked) is not None:
+            return ()
     return tuple(ending)
 
 
-def _limits_of(found: RestartAdvice, cluster: Cluster, asked: Asked, policy: Policy) -> str:
-    """Says for which pods the answer is, and where links that no agent reported may change it."""
+def _notes(found: RestartAdvice, facts: ClusterFacts, cluster: Cluster, asked: Asked, policy: Policy) -> str:
+    """Says where links that no agent reported may change the answer, for which pods it is, and what it does not know.
+
+    Of GPUs of a device plugin only the kubelet knows which ones are in use.
+    """
     nodes, text = list[str](), ""
     with suppress(DeadlineExceeded):
         if found.moves and (nodes := _if_joined(cluster, asked, policy)):
             text = f"; there may be room without a restart: {unknown_links(nodes)}"
-    if found.still_waits:
-        text += f"; {_for_a_part(found, len(asked.pods))}"
-    return text + assumed_links([name for name in found.assumed_links if name not in nodes])
-
-
-def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
-    """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
-    pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
-    names = sorted(f"{pod.key} on {pod.node_name}" for pod in pods)
-    named = ", ".join(names[:_MAX_NAMED]) + ", …" * (len(names) > _MAX_NAMED)
-    return f"; GPUs that seem free may be in use, as a device plugin serves {named}" if names else ""
+    if left := len(found.still_waits):
+        text += f"; that is for {len(asked.pods) - left} of {counted(len(asked.pods), 'pod')}: "
+        text += f"{first_few(found.still_waits, _MAX_NAMED)} would wait on"
+    text += assumed_links([name for name in found.assumed_links if name not in nodes])
+    used = {*found.placed_on, *chain.from_iterable(one.goes_to for one in found.moves)}
+    pods = [one.pod for one in facts.pods.values() if one.pod.node_name in used and plugin_requests(one.pod)]
+    if names := sorted(f"{pod.key} on {pod.node_name}" for pod in pods):
+        plugin = f"as a device plugin serves {first_few(names, _MAX_NAMED)}"
+        text += f"; GPUs that seem free may be in use, {plugin}"
+    return text
 
 
 def _stays(movable: Movable, asked: Asked) -> dict[str, list[str]]:
@@ -257,17 +257,16 @@ def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: M
     over = over_budget(cluster, asked, movable.restarts, movable.budgets)
     if over:
         found.over_budget = dict(over)
-        found.reason = "; ".join(_too_many(name, movable.budgets[name], pods) for name, pods in sorted(over.items()))
+        found.reason = "; ".join(
+            f"PodDisruptionBudget {name} allows {counted(movable.budgets[name], 'disruption')}, the cheapest restarts "
+            f"found need {pods}"
+            for name, pods in sorted(over.items())
+        )
     elif found.verdict == AdviceKind.IMPOSSIBLE:
         ended = cluster.without(movable.restarts)
         nodes = _if_joined(ended, asked, policy)
         found.verdict = NOT_KNOWN if nodes else found.verdict
         found.reason = unknown_links(nodes) if nodes else ended.refusal(asked) or _NOT_TOGETHER * (len(asked.pods) > 1)
-
-
-def _too_many(budget: str, allowed: int, needed: int) -> str:
-    disruptions = counted(allowed, "disruption")
-    return f"PodDisruptionBudget {budget} allows {disruptions}, the cheapest restarts found need {needed}"
 
 
 def _needs_links(asked: Asked, policy: Policy) -> bool:
@@ -288,11 +287,6 @@ def _if_joined(cluster: Cluster, asked: Asked, policy: Policy) -> list[str]:
     return sorted(set(placed.nodes.values()) & nodes.keys()) if placed is not None else []
 
 
-def _for_a_part(found: RestartAdvice, pods: int) -> str:
-    names = ", ".join(found.still_waits[:_MAX_NAMED]) + ", …" * (len(found.still_waits) > _MAX_NAMED)
-    return f"that is for {pods - len(found.still_waits)} of {counted(pods, 'pod')}: {names} would wait on"
-
-
 def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
     return [str(pod.key) for pod in asked.pods if pod.uid not in nodes]
 
@@ -305,11 +299,8 @@ def _other_schedulers(wanted: Wanted, restarts: Sequence[Restart]) -> str:
         return ""
     what = [wanted.asked.text] * bool(wanted.schedulers - {SCHEDULER})
     what += [counted(sum(map(bool, moved)), "restart")] * any(moved)
-    it = "it" if len(others) == 1 else "they"
-    return (
-        f"{' and '.join(others)} {'places' if it == 'it' else 'place'} {' and '.join(what)}: {it} may choose other "
-        "nodes than Berth, whose choice is named here"
-    )
+    named = f"for {' and '.join(what)} {' and '.join(others)} may choose other nodes than Berth"
+    return f"{named}, whose choice is named here"
 
 
 def _in_one_line(found: RestartAdvice) -> str:

@@ -29,7 +29,7 @@ _ALL_SCHEDULERS = "--all-schedulers"
 
 @dataclass(frozen=True)
 class HelpfulOptions:
-    """Names the options that each make room possible. `movable`: what may be restarted under `terms`.
+    """Names what makes room possible: options, or a rollout. `movable`: what may be restarted under `terms`.
 
     `keeps_budgets`: PodDisruptionBudgets forbid room without options.
     """
@@ -56,10 +56,35 @@ class HelpfulOptions:
     def _context(self) -> EvaluationContext:
         return Evaluator(Features()).evaluation_context(self._snapshot, self.deadline)
 
+    def rollout(self) -> str:
+        """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
+
+        To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
+        DeadlineExceeded.
+        """
+        first = self.facts.pods.get(self.wanted.asked.pods[0].uid)
+        if first is None or not first.deployment:
+            return ""
+        of, pods = (first.pod.key.namespace, first.deployment), self.facts.pods.items()
+        siblings = {uid: one for uid, one in pods if (one.pod.key.namespace, one.deployment) == of}
+        old = {uid for uid, one in siblings.items() if one.owner != first.owner}
+        every = Terms(self.terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
+        movable = movable_pods(replace(self.facts, budgets=[]), self._snapshot, every)
+        own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
+        if not own or self._as_it_is(movable).without([*movable.ending, *own]).place(self.wanted.asked) is None:
+            return ""
+        return (
+            f"; the rollout of Deployment {'/'.join(of)} makes room if its maxUnavailable lets it end old pods before "
+            "new ones run"
+        )
+
+    def _as_it_is(self, movable: Movable) -> Cluster:
+        return Cluster.of(self._snapshot, movable.left, self.policy, self._context)
+
     def _after_all(self, movable: Movable) -> Cluster:
         """The cluster after all pods ended that may be restarted."""
-        cluster = Cluster.of(self._snapshot, movable.left, self.policy, self._context)
-        return cluster.without([*movable.ending, *(_allowed(movable) if self.keeps_budgets else movable.restarts)])
+        restarts = _allowed(movable) if self.keeps_budgets else movable.restarts
+        return self._as_it_is(movable).without([*movable.ending, *restarts])
 
     @cached_property
     def _most_freed(self) -> Cluster:
@@ -139,36 +164,6 @@ def _smaller(shape: Shape) -> Iterator[list[tuple[str, Shape]]]:
 def _preferring(pod: Pod) -> Pod:
     left = {name: text for name, text in pod.annotations.items() if name != MIN_BANDWIDTH_ANNOTATION}
     return replace(pod, annotations={**left, TOPOLOGY_ANNOTATION: "preferred"})
-
-
-def rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
-    """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
-
-    To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
-    DeadlineExceeded.
-    """
-    first = facts.pods.get(wanted.asked.pods[0].uid)
-    if first is None or not first.deployment:
-        return ""
-    old = {
-        uid
-        for uid, one in facts.pods.items()
-        if one.deployment == first.deployment
-        and one.pod.key.namespace == first.pod.key.namespace
-        and one.owner != first.owner
-    }
-    snapshot, _ = without_kept(facts.cache.snapshot(), wanted.asked)
-    every = Terms(terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
-    movable = movable_pods(replace(facts, budgets=[]), snapshot, every)
-    own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
-    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *own])
-    if not own or cluster.place(wanted.asked) is None:
-        return ""
-    return (
-        f"; the rollout of Deployment {first.pod.key.namespace}/{first.deployment} makes room if its maxUnavailable "
-        "lets it end old pods before new ones run"
-    )
 
 
 # -- nodes that an earlier advice reserved ---------------------------------------------------------------------------

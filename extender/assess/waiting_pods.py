@@ -16,7 +16,7 @@ from extender.api.fields import inner
 from extender.api.nodes import resource_units
 from extender.api.pod_amounts import NO_LIMIT, Amounts, requests_of
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading, several, unread_group
+from extender.assess.cluster_reading import ClusterReading, unread_group
 from extender.assess.fleet_state import extended_requests, plugin_requests
 from extender.assess.known_texts import key_of_others, other_reason
 from extender.assess.movable_pods import ClusterFacts, facts_of
@@ -31,6 +31,7 @@ from extender.explain.fleet_rows import takes_no_pods
 from extender.explain.scenario import Scenario
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
+from extender.replay import several
 from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
 from extender.scheduling.requirements import Skip, class_of_resource, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
@@ -113,6 +114,7 @@ class _Reasons:
         self._evaluator = Evaluator(Features())
         self._explainer = Explainer(reading.cache, self._evaluator, policy)
         self._room = RoomLeft(reading, snapshot)
+        self._provided = snapshot.extended_resources.keys()  # by DeviceClasses, not by device plugins
         self._explained = 0
         self._planned = set[str]()  # UIDs of pods whose gang was placed as a whole
         self._running = Counter(
@@ -134,7 +136,7 @@ class _Reasons:
         """Set the reason, and whether the pod fits."""
         if unread := self._unread(pod):
             one.reason = f"not explained, {unread}"
-        elif plugin_requests(pod) and self._is_of_plugins(pod):
+        elif plugin_requests(pod) and not pod.claims and self._provided.isdisjoint(extended_requests(pod)):
             one.fits, one.reason = self._room.reason(pod)
         elif others := self._of_plugins(pod):
             says = f"its scheduler says: {one.scheduler}" if one.scheduler else "where that is free is not known"
@@ -153,10 +155,6 @@ class _Reasons:
             return f"the {kind} of its group was not read"
         needed = ("Node", "DeviceClass", "ResourceSlice") if pod.claims else ("Node", "DeviceClass")
         return next((f"no {several(kind)} were read" for kind in needed if kind in self._reading.unread), "")
-
-    def _is_of_plugins(self, pod: Pod) -> bool:
-        """Whether device plugins alone provide what the pod requests."""
-        return not pod.claims and extended_requests(pod).keys().isdisjoint(self._snapshot.extended_resources)
 
     def _of_plugins(self, pod: Pod) -> list[str]:
         """The extended resources of a pod that needs nothing else; none if no node offers one (see the explainer)."""
@@ -289,20 +287,17 @@ class RoomLeft:
         opened = [name for name, info in self._infos.items() if not takes_no_pods(info.node)]
         names = list(among) or self.usable(pod, opened) or opened or list(self._infos)
         others = () if among else set(opened).difference(names)
-        wants, left = amounts_of(pod, self._reading), [(self.left.get(name, NO_LIMIT), name) for name in names]
-        parts = list[str]()
+        wants, parts = amounts_of(pod, self._reading), list[str]()
         for name, amount in extended_requests(pod).items():
             is_of_plugin = all(name in self._infos[node].node.allocatable for node in among) if among else False
             if is_of_plugin or not self._is_provided(name):
                 may_use = " that it may use" if any(self._offers(node, name) for node in others) else ""
                 parts += self._lacking(name, amount, names, "of them" if among else f"nodes{may_use}", may_use)
-        for asked, unit, rows in (
-            (wants.cpu / 1000, "CPUs", [(one.cpu / 1000, name) for one, name in left]),
-            (wants.ram / 2**30, "GiB of memory", [(one.ram / 2**30, name) for one, name in left]),
-        ):
-            most, node = max(rows, default=(0.0, ""))
+        for field, asked, unit in (("cpu", wants.cpu, 1000), ("ram", wants.ram, 2**30)):
+            most, node = max(((getattr(self.left.get(name, NO_LIMIT), field), name) for name in names), default=(0, ""))
             if most < asked:
-                parts.append(f"it requests {asked:.4g} {unit}; {node} has the most left, {max(most, 0):.4g}")
+                what = f"{asked / unit:.4g} {'CPUs' if field == 'cpu' else 'GiB of memory'}"
+                parts.append(f"it requests {what}; {node} has the most left, {max(most, 0) / unit:.4g}")
         return "; ".join(parts)
 
     def _lacking(self, resource: str, amount: int, names: Iterable[str], of: str, may_use: str) -> Iterator[str]:

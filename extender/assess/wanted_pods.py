@@ -10,8 +10,7 @@ from extender.api.fields import Json, inner, integer, naming, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
-from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
-from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
+from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.gang_spread import group_of
 from extender.assess.movable_pods import ClusterFacts
@@ -26,6 +25,7 @@ from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
 from extender.policy import Policy
+from extender.replay import Job
 from extender.scheduling import requirements_of
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
 from extender.topology.link_knowledge import unknown_links, unread
@@ -71,36 +71,16 @@ class Shape:
         return found + (f" in one {self.level}" if self.level else "")
 
     def objects(self) -> list[Json]:
-        """Pods of this shape, with a claim template."""
+        """Pods of this shape, with their claims."""
         request: Json = {"deviceClassName": self.class_name, "count": self.gpus}
         if self.selector:
             request["selectors"] = [{"cel": {"expression": self.selector}}]
-        notes = {TOPOLOGY_ANNOTATION: "required"} if self.gpus > 1 else {}
-        if self.pods > 1:
-            notes |= {GroupSource.BERTH.value: _NAME, MINIMUM: str(self.pods)}
-            notes |= {KUEUE_TOPOLOGY.required: self.level} if self.level else {}  # Berth's own names levels alone
-        metadata: Json = {"namespace": "default", "name": _NAME}
-        template: Json = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": metadata,
-            "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}},
-        }
-        spec: Json = {
-            "schedulerName": SCHEDULER,
-            "containers": [{"name": "main", "resources": {"claims": [{"name": "gpus"}]}}],
-            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": _NAME}],
-        }
-        pods: list[Json] = [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {**metadata, "name": f"{_NAME}-{number}", "annotations": notes},
-                "spec": spec,
-            }
-            for number in range(self.pods)
-        ]
-        return [template, *pods]
+        claim: Json = {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}
+        job = Job(_NAME, 0.0, pods=self.pods, claim=claim, topology="required" if self.gpus > 1 else "")
+        pods = [job.pod(name, job, plain=False) for name, _ in job.named_pods()]
+        for pod in pods if self.pods > 1 and self.level else ():  # Berth's own annotation names levels alone
+            pod["metadata"]["annotations"][KUEUE_TOPOLOGY.required] = self.level
+        return [*(job.claim_object(name) for name, _ in job.named_pods()), *pods]
 
 
 def largest_shapes(snapshot: Snapshot) -> list[Shape]:
@@ -250,7 +230,7 @@ def _new(
             each += [requests_of(one.pod) for one in pod_templates(obj)]
     largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
-    claims = {claim.key: claim for one in pods for claim in one.claims}
+    claims = {claim.key: replace(claim, uid=claim.uid or str(claim.key)) for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
     priority, unknown = _priority_of(objects)
     schedulers = frozenset(one.pod.scheduler or DEFAULT for one in pods)

@@ -22,7 +22,7 @@ from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Channels, 
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, CacheTimers, SliceIndex, TimerKind
+from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, CacheTimers, SliceIndex, TimerKind, set_or_drop
 
 _MAX_SHOWN = 200  # characters of an error text
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
@@ -126,7 +126,7 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
-        self.store.put_namespace(name, labels)
+        set_or_drop(self.store.namespaces, name, labels)
         self._snapshot = None
 
     # -- reservations: see the table in allocated_devices.py --------------------------------------------------

@@ -21,8 +21,7 @@ from extender.allocation import FleetBaseline, NodeInfo
 from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
-from extender.api.gpu_topology import Fabric, Graph
-from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
+from extender.api.gpu_topology import DEFAULT_MIX, WHOLE, Fabric, Graph, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.api.resource_slices import Device
 from extender.base.fair_lru import FairLRU
@@ -45,16 +44,10 @@ _DEMAND_STEP = 1 / 16  # the shares of products are rounded to multiples of this
 
 
 class ProductSelectors(NamedTuple):
-    """The device class and the selectors of a request."""
+    """The device class and the selectors of a request, without long ones."""
 
     class_name: str
     selectors: tuple[str, ...]
-
-
-def product_selectors(request: DeviceRequest) -> ProductSelectors:
-    """Those of a request. Long selectors are left out."""
-    short = sum(map(len, request.selectors)) <= _MAX_CHARACTERS
-    return ProductSelectors(request.class_name, request.selectors if short else ())
 
 
 class ProductStock:
@@ -261,7 +254,10 @@ def _requested(claim: Claim) -> _Requested | None:
     gpus = sum(option.count for option in counted)
     if not 0 < gpus <= MAX_RESULTS:
         return None
-    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, product_selectors(counted[0]))
+    first = counted[0]
+    short = sum(map(len, first.selectors)) <= _MAX_CHARACTERS
+    selectors = ProductSelectors(first.class_name, first.selectors if short else ())
+    return _Requested(gpus, _memory(first) if gpus == 1 else 0, selectors)
 
 
 def _memory(option: DeviceRequest) -> int:

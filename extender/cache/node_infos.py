@@ -333,7 +333,9 @@ class NodeInfoBuilder:
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.product, fabric.products, fabric.source, states, gpu_bits)
-        pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
+        # Nodes with equal devices can differ in the amounts of their counters.
+        amounts = (digest(in_order(pool.counter_sets)) if pool.counter_sets else b"" for pool in found.pools)
+        pools = tuple((p.incomplete, p.trouble, amount) for p, amount in zip(found.pools, amounts, strict=True))
         usable = found.reachable, found.packed, found.gpus, found.unsupported
         hardware_signature = (devices, usable, fabric_key, pools, partitions, locality)
         return self._hardware_signatures.of(hardware_signature)
@@ -389,11 +391,6 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------
-
-
-def counter_amounts(pool: Pool) -> bytes:
-    """The amounts of the pool's counters. Nodes with equal devices can differ in them."""
-    return digest(in_order(pool.counter_sets)) if pool.counter_sets else b""
 
 
 def share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from cachetools import LRUCache
 
 from extender.api.device_classes import DeviceClass
-from extender.api.group_trees import GroupTrees
 from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, GroupTrees, Membership
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.api.resource_slices import DeviceId, PoolKey
@@ -97,9 +96,6 @@ class ObjectIndex:
             return  # the wake-up annotation is not part of a DeviceClass
         self.classes_version += 1
         set_or_drop(self.classes, name, new)
-
-    def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
-        set_or_drop(self.namespaces, name, new)
 
     # -- claims ----------------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ def answers_of(given: list[Placed], order: str, only: str | None) -> list[Json]:
     `claims` names the claims of the allocations, in their order.
     """
     found = decoded_objects(given)
+    found.claims = _claims(found)
     snapshot, knows_nodes = snapshot_of([obj for _, obj in given if not _waits(obj)])
     nodes = [node_info for name, node_info in sorted(snapshot.node_infos.items()) if only in (None, name)]
     if not nodes:
@@ -151,6 +152,20 @@ def answers_of(given: list[Placed], order: str, only: str | None) -> list[Json]:
     if not knows_nodes:
         found.pods = [replace(pod, constraints_are_known=False) for pod in found.pods]
     return [_one_node(found, snapshot, one, order) for one in nodes]
+
+
+def _claims(found: DecodedObjects) -> list[Claim]:
+    """The claims of the files, one of a template for each pod that names it, and one of each other template."""
+    named = [
+        (pod, entry, ObjectKey(pod.key.namespace, entry.template_name)) for pod in found.pods for entry in pod.claims
+    ]
+    used = {key for *_, key in named}
+    of_pods = [
+        replace(found.templates[key], key=ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
+        for pod, entry, key in named
+        if key in found.templates
+    ]
+    return [*found.claims, *of_pods, *(claim for key, claim in found.templates.items() if key not in used)]
 
 
 def _waits(obj: Json) -> bool:

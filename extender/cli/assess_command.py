@@ -33,7 +33,7 @@ from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, reduced, used_policy
 from extender.cli.logs import set_up_logging
-from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output, require_option
+from extender.cli.options import NAMESPACE, BerthNamespace, BerthPolicy, Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 from extender.runtime.informers import watched_resources
@@ -44,6 +44,15 @@ _MORE_ROWS = 5  # products, and what is not known
 _SENTENCE = "reason"
 _TEXTS = frozenset({"node", "GPUs", "of", _SENTENCE})  # columns that may be cut
 _LEAST_WIDTH, _GAP = 8, 2  # characters of a column, and between two
+Share = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit code 1 if the pods with several GPUs have less than this share of the best bandwidth.",
+    ),
+]
 
 
 def assess_command(
@@ -63,19 +72,9 @@ def assess_command(
         typer.Option("--jobs", help="Write the pods with devices into this file of jobs, for berth replay."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
-    fail_below: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            metavar="SHARE",
-            help="Exit code 1 if the pods with several GPUs have less than this share of the best bandwidth.",
-        ),
-    ] = None,
+    fail_below: Share = None,
     replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
-    policy: Annotated[
-        Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
-    ] = None,
+    policy: BerthPolicy = None,
     berth_namespace: BerthNamespace = NAMESPACE,
     every_row: Annotated[bool, typer.Option("--all", help="Every row, not only one screen.")] = False,
     output: Output = "table",
@@ -103,8 +102,12 @@ def assess_command(
     found = _assessed(reading, used, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
-    _print(found, output, every_row=every_row)
-    _judge(found, fail_below)
+    if output == "json":
+        say_json(found.as_json())
+    else:
+        AssessmentScreen(table_screen(), every_row=every_row).print(found)
+    if fail_below is not None:
+        _judge(found, fail_below)
 
 
 def _assessed(reading: ClusterReading, used: UsedPolicy, cluster: str, *, replays: bool) -> Assessment:
@@ -114,15 +117,8 @@ def _assessed(reading: ClusterReading, used: UsedPolicy, cluster: str, *, replay
     return found
 
 
-def _print(found: Assessment, output: Output, *, every_row: bool) -> None:
-    if output == "json":
-        say_json(found.as_json())
-    else:
-        AssessmentScreen(table_screen(), every_row=every_row).print(found)
-
-
-def _judge(found: Assessment, least: float | None) -> None:
-    if least is not None and (why := _failure(found, least)):
+def _judge(found: Assessment, least: float) -> None:
+    if why := _failure(found, least):
         say(f"berth: --fail-below: {why}", err=True)
         raise typer.Exit(1)
 
@@ -207,8 +203,13 @@ class AssessmentScreen:
         products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
         self._table("GPUs", HEADS["products"], products, _MORE_ROWS)
         self._sets(found)
-        self._waiting(found)
-        self._replay(found)
+        waiting = [(one.first, str(one.pods), self._reason(one.first, one.reason)) for one in found.waiting]
+        self._table("waiting pods", HEADS["waiting"], waiting)
+        if found.replay.rows:
+            rows = found.replay.rows
+            self._table("same pods again", HEADS["replay"], map(replay_cells, rows), len(rows))
+        else:
+            self._screen.print(f"\nreplay: not computed: {found.replay.problem}", style="bold")
         self._not_known([*found.lacking, *found.unreadable, *found.unknown])
         if not self._every_row:
             self._screen.print("\n--all prints every row with whole sentences, --html draws them.")
@@ -227,19 +228,8 @@ class AssessmentScreen:
         if is_all:
             self._table("pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
 
-    def _waiting(self, found: Assessment) -> None:
-        rows = [(one.first, str(one.pods), self._reason(one.first, one.reason)) for one in found.waiting]
-        self._table("waiting pods", HEADS["waiting"], rows)
-
     def _reason(self, pod: str, reason: str) -> str:
         return reason if self._every_row else reason.removeprefix(f"pod {pod} ")  # no room for the name twice
-
-    def _replay(self, found: Assessment) -> None:
-        replay = found.replay
-        if not replay.rows:
-            self._screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")
-            return
-        self._table("same pods again", HEADS["replay"], map(replay_cells, replay.rows), len(replay.rows))
 
     def _not_known(self, lines: Sequence[str]) -> None:
         if lines:

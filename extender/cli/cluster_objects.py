@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -70,14 +71,15 @@ def snapshot_command(
     say_content(content)
 
 
-def load_dump(path: Path) -> ClusterCache:
-    """Return a cache with the objects of a dump file. Raises WireError that names the document."""
-    return dump_of(_objects(path), name_of(path))
+def load_dump(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
+    """Return a cache with the objects of a dump file, and for each group what a bound pod that runs states about it.
 
-
-def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
-    """Return a cache as load_dump, and for each group what a bound pod that runs states about it."""
-    objects = _objects(path)
+    Raises WireError that names the document.
+    """
+    collect_seldom()
+    objects = list(documents(path))
+    if {*_OF_SNAPSHOT, "Pod"}.isdisjoint(str(obj.get("kind")) for obj in objects):
+        raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
     pods, _ = decode_readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
     cache = dump_of(objects, name_of(path))
     running = (cache.store.in_tree(pod).membership for pod in pods if not (pod.deleting or pod.ended))
@@ -87,14 +89,6 @@ def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
 def _is_bound(obj: Json) -> bool:
     spec = obj.get("spec")
     return obj.get("kind") == "Pod" and isinstance(spec, dict) and bool(spec.get("nodeName"))
-
-
-def _objects(path: Path) -> list[Json]:
-    collect_seldom()
-    objects = list(documents(path))
-    if {*_OF_SNAPSHOT, "Pod"}.isdisjoint(str(obj.get("kind")) for obj in objects):
-        raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
-    return objects
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
@@ -172,17 +166,13 @@ async def list_kind(client: ApiClient, kind: WatchedResource) -> list[Json]:
     """
     for path in kind.paths:
         try:
-            return await _list_at(client, path, kind.list_kind)
+            return [reduced(item) for item in await list_items(client, path, kind.list_kind)]
         except (NotFound, NotServed) as error:
             if path == kind.paths[-1] and not kind.optional:
                 raise NotServed(f"list {kind.name}: {error}") from error
     if await is_absent(client, kind.paths):
         return []
     raise NotServed(f"list {kind.name}: the server serves the kind, but answers 404")
-
-
-async def _list_at(client: ApiClient, path: str, kind: str) -> list[Json]:
-    return [reduced(item) for item in await list_items(client, path, kind)]
 
 
 async def list_items(client: ApiClient, path: str, kind: str, params: Mapping[str, str] | None = None) -> list[Json]:
@@ -279,22 +269,19 @@ async def _listed(kubeconfig: Path | None, context: str, budgets: str) -> Object
 
     Raises WireError that names the server if it lists none of them.
     """
-    refused = dict[str, str]()
-    objects = list[Json]()
-    credentials, kinds = load_credentials(kubeconfig, context), watched_resources(ClusterCache())
+    refused, objects, credentials = dict[str, str](), list[Json](), load_credentials(kubeconfig, context)
     async with ApiClient(credentials) as client:
-        for kind in kinds:
-            try:
-                objects += await list_kind(client, kind)
-            except ClusterError as error:
-                refused[kind.list_kind.removesuffix("List")] = str(error)
-        if refused.keys() == {kind.list_kind.removesuffix("List") for kind in kinds}:
-            raise WireError(f"API server {credentials.url}", f"lists nothing: {next(iter(refused.values()))}")
+        kinds = watched_resources(ClusterCache())
+        asked = {kind.list_kind.removesuffix("List"): partial(list_kind, client, kind) for kind in kinds}
         if budgets:
+            asked["PodDisruptionBudget"] = partial(list_items, client, budgets, "PodDisruptionBudgetList")
+        for kind, listed in asked.items():
             try:
-                objects += await list_items(client, budgets, "PodDisruptionBudgetList")
+                objects += await listed()
             except ClusterError as error:
-                refused["PodDisruptionBudget"] = str(error)
+                refused[kind] = str(error)
+    if refused.keys() >= asked.keys() - {"PodDisruptionBudget"}:
+        raise WireError(f"API server {credentials.url}", f"lists nothing: {next(iter(refused.values()))}")
     where = f"the cluster of context {one_line(credentials.context)}" if credentials.context else "the cluster"
     return Objects(objects, refused, where, is_live=True)
 

@@ -44,7 +44,7 @@ from extender.cli.cluster_objects import Objects, from_cluster, from_files, used
 from extender.cli.console_options import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files
-from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace
+from extender.cli.options import NAMESPACE, BerthNamespace, BerthPolicy, Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.console import BUDGETS_PATH
 from extender.lint import one_sentence
@@ -103,9 +103,7 @@ def defrag_command(
     all_schedulers: AllSchedulers = False,
     namespace: InNamespace = "",
     snapshot: Snapshots = None,
-    policy: Annotated[
-        Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
-    ] = None,
+    policy: BerthPolicy = None,
     berth_namespace: BerthNamespace = NAMESPACE,
     seconds: Seconds = _SEARCH_SECONDS,
     kubeconfig: Kubeconfig = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,7 +21,7 @@ from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
-from extender.cli.cluster_objects import load_dump, load_groups
+from extender.cli.cluster_objects import load_dump
 from extender.cli.console_client import ConsoleClient, DecisionReply, NotKnown, ScoredNodeReply
 from extender.cli.console_options import (
     NODE_KINDS,
@@ -37,7 +36,7 @@ from extender.cli.console_options import (
 )
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
-from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
+from extender.cli.output import Screen, say, say_value, table_screen, watch_changes
 from extender.console import ComparedSets, Explainer, UnknownPod, WhatIf
 from extender.explain import GangExplanation, UnschedulableNodes
 from extender.explain.scenario import Scenario, scenario_of
@@ -138,7 +137,7 @@ def explain_command(
         "free": freed(free or (), namespace),
         "narrate": narrate,
     }
-    attempts: Attempts = _unknown_attempts
+    attempts: Attempts | None = None
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -148,19 +147,15 @@ def explain_command(
         within = "" if all_namespaces else namespace or client.namespace
         question |= {"objects": _placed(objects, within), "free": freed(free or (), within), "policy": text}
         answer = partial(_ask, client, target, question, within)
-        attempts = client.attempts if target is not None else attempts
+        attempts = client.attempts if target is not None else None
     found = _answer_or_kind(answer, target)
     show = partial(_show_all, output=output, narrated=bool(narrate), attempts=attempts)
     show(found)
     _tell_classes(question["objects"])
     if watch:
-        _watch(answer, found, show)
-    _end(found)
-
-
-def _unknown_attempts(_: str) -> str:
-    """The attempts of a pod whose Events cannot be read: it does not exist, or comes from a file."""
-    return ""
+        watch_changes(answer, show, found)
+    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
+        raise typer.Exit(1)
 
 
 def _placed(objects: list[Json], namespace: str) -> list[Json]:
@@ -182,22 +177,6 @@ def _answer_or_kind(answer: Callable[[], list[Json]], target: Named | None) -> l
         if other is None:
             raise
         raise other from error
-
-
-def _watch(answer: Callable[[], list[Json]], found: list[Json], show: Callable[[list[Json]], None]) -> None:
-    """Show each answer that differs from the one before, until Ctrl-C."""
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            before, found = found, answer()
-            if found != before:
-                show(found)
-
-
-def _end(found: list[Json]) -> None:
-    """Exit with code 1 if no node fits."""
-    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
-        raise typer.Exit(1)
 
 
 def _ask(console: ConsoleClient, target: Named | None, question: Json, within: str) -> list[Json]:
@@ -224,12 +203,12 @@ def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Js
 
 
 def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
+    cache, bound = load_dump(snapshot)
     if target is not None and target.is_group:
-        cache, bound = load_groups(snapshot)
         scenario, explainer = _scenario(cache, question), _offline_explainer(cache)
         key = target.group_key if target.namespace else explainer.named_group(target.name)
         return explainer.groups(key, scenario, bound, seconds=inf)
-    return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
+    return _offline(cache, target.text if target is not None else None, policy, question)
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
@@ -253,7 +232,7 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
-def _show_all(found: list[Json], output: str, *, narrated: bool, attempts: Attempts) -> None:
+def _show_all(found: list[Json], output: str, *, narrated: bool, attempts: Attempts | None) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     is_data = output in ("json", "yaml")
     for explanation in found if is_data else ():
@@ -296,7 +275,7 @@ def _show_members(members: list[ExplanationReply], outcome: str, output: str, *,
         _print_indented(console, one.narration)
 
 
-def _show(found: ExplanationReply, output: str, attempts: Attempts) -> None:
+def _show(found: ExplanationReply, output: str, attempts: Attempts | None) -> None:
     """Print the explanation of a pod as a table."""
     console, decision = table_screen(), found.decision
     sentence = found.sentence if decision is None else _decided(found.pod, decision)
@@ -306,7 +285,7 @@ def _show(found: ExplanationReply, output: str, attempts: Attempts) -> None:
         console.print(sentence, style=_style(found.outcome))
     if found.misses:
         _show_misses(console, found)
-    _print_indented(console, filter(None, [attempts(found.pod) if decision is None else ""]))
+    _print_indented(console, filter(None, [attempts(found.pod) if attempts is not None and decision is None else ""]))
     if found.gang:
         console.print(f"all about its group: berth explain group {found.gang}")
     if found.alone:

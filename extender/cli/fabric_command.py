@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from extender.cli.cluster_objects import dump_of, list_items
 from extender.cli.options import Context, Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
+from extender.files import is_missing
 from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.products import link_name
@@ -71,9 +71,7 @@ def _machine(target: str) -> tuple[str, Fabric, str] | None:
     """The machine; None if the target may be a node. Raises WireError."""
     if not target:
         raise WireError("TARGET", "must not be empty")
-    path = Path(target)
-    is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
-    machine = load_machine(path) if is_file else carried_machines().get(target)
+    machine = carried_machines().get(target) if is_missing(Path(target)) else load_machine(Path(target))
     if machine is None:
         if kubeconfigs(None):
             return None

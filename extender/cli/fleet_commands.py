@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import typer
@@ -23,7 +23,7 @@ from extender.base.text_limits import counted, one_line
 from extender.cli.console_client import ClaimReply, ConsoleClient, FleetChangeReply, FleetReply, NodeDetailReply
 from extender.cli.console_options import CLAIM_KINDS, NODE_KINDS, ConsoleMaker, asks_console, node_names, without_kind
 from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
-from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
+from extender.cli.output import Screen, say, say_value, table_screen, watch_changes
 
 _COLOURS = {"f": "green", "c": "white", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _STATES = {
@@ -60,8 +60,15 @@ def nodes_command(
         say(f"berth: no node has {' or '.join(map(one_line, parts))} in its name", err=True)
     if rows or not parts or output in _DATA:
         _show_nodes(client, rows, parts, output)
+
+    def changed() -> list[Json]:
+        """The console sends only the nodes that changed."""
+        nonlocal fleet
+        fleet = client.ask(f"/v1/fleet?since={quote(str(fleet.get('cursor', '')))}", FleetChangeReply)
+        return _named_nodes(fleet, parts)
+
     if watch:
-        _watch_nodes(client, fleet, parts, output)
+        watch_changes(changed, lambda rows: _show_nodes(client, rows, parts, output), rows)
     if not rows:
         raise typer.Exit(1)
 
@@ -73,8 +80,7 @@ def _named_nodes(fleet: Json, parts: Sequence[str]) -> list[Json]:
 def _show_nodes(console: ConsoleClient, rows: list[Json], parts: Sequence[str], output: str) -> None:
     """Print rows of the fleet, and the devices of those nodes whose full name was given."""
     if output == "name":
-        for row in rows:
-            say(f"node/{row['name']}")
+        say("\n".join(f"node/{row['name']}" for row in rows))
         return
     named = [row["name"] for row in rows if row["name"] in parts]
     details = {name: console.ask(f"/v1/nodes/{quote(name, safe='')}", NodeDetailReply) for name in named}
@@ -86,17 +92,6 @@ def _show_nodes(console: ConsoleClient, rows: list[Json], parts: Sequence[str], 
     screen.print(_summary(rows))
     for detail in details.values():
         screen.print(_device_table(detail))
-
-
-def _watch_nodes(console: ConsoleClient, fleet: Json, parts: Sequence[str], output: str) -> None:
-    """Print the nodes that change. The console sends only those."""
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            fleet = console.ask(f"/v1/fleet?since={quote(str(fleet.get('cursor', '')))}", FleetChangeReply)
-            rows = _named_nodes(fleet, parts)
-            if rows:
-                _show_nodes(console, rows, parts, output)
 
 
 @asks_console
@@ -134,7 +129,7 @@ def claims_command(
         named = f" has the name {' or '.join(map(one_line, sorted(wanted)))}" if wanted else ""
         say(f"berth: no claim{place}{named}{more}", err=True)
     if watch:
-        _watch_claims(found, rows, output)
+        watch_changes(found, lambda rows: _show_claims(rows, output), rows)
     if not rows and wanted:
         raise typer.Exit(1)
 
@@ -149,28 +144,17 @@ def _is_wanted(claim: str, within: str, wanted: Collection[str]) -> bool:
 
 def _show_claims(rows: list[Json], output: str) -> None:
     if output == "name":
-        for one in rows:
-            say(f"resourceclaim.resource.k8s.io/{one['claim'].partition('/')[2]}")
+        say("\n".join(f"resourceclaim.resource.k8s.io/{one['claim'].partition('/')[2]}" for one in rows))
         return
     if output in _DATA:
         say_value(rows, output)
         return
     table = Table("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else []), box=None)
     for one in rows:
-        more = [_allocator(one), one["problem"]] if output == "wide" else []
+        allocator = "berth" if one["ours"] else "another" if one["devices"] else ""
+        more = [allocator, one["problem"]] if output == "wide" else []
         table.add_row(one["claim"], " ".join(one["devices"]) or "-", " ".join(one["pods"]) or "-", *more)
     table_screen().print(table)
-
-
-def _watch_claims(found: Callable[[], list[Json]], rows: list[Json], output: str) -> None:
-    """Print the claims that change."""
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            before, rows = {one["claim"]: one for one in rows}, found()
-            changed = [one for one in rows if before.get(one["claim"]) != one]
-            if changed:
-                _show_claims(changed, output)
 
 
 @asks_console
@@ -199,9 +183,12 @@ def top_command(
     if output in _DATA:
         say_value(client.ask("/v1/fleet", FleetReply), output)
         return
-    pods = _Pods(namespace, everything=output == "wide")
     screen = table_screen()
-    first = _top(client.ask("/v1/fleet", FleetReply), pods)
+
+    def picture() -> Group:
+        return _top(client.ask("/v1/fleet", FleetReply), namespace, everything=output == "wide")
+
+    first = picture()
     if once or not sys.stdout.isatty():
         screen.print(first)
         if not watch:
@@ -209,7 +196,7 @@ def top_command(
     with suppress(KeyboardInterrupt), _shown(first, screen) as show:
         while True:
             time.sleep(seconds)
-            show(_top(client.ask("/v1/fleet", FleetReply), pods))
+            show(picture())
 
 
 @contextmanager
@@ -220,12 +207,6 @@ def _shown(first: Group, console: Screen) -> Iterator[Callable[[Group], None]]:
         return
     with Live(first, console=console, screen=True) as live:
         yield live.update
-
-
-def _allocator(claim: Json) -> str:
-    if claim["ours"]:
-        return "berth"
-    return "another" if claim["devices"] else ""
 
 
 def _letters(gpus: str) -> Text:
@@ -291,19 +272,8 @@ def _when(at: str) -> str:
     return time_of_day if day == datetime.now(UTC).date().isoformat() else day
 
 
-class _Pods(NamedTuple):
-    """Which pods `berth top` shows: those of a namespace, or of all ('')."""
-
-    namespace: str
-    everything: bool  # else only the first few
-
-    def of(self, rows: Iterable[Json], most: int) -> list[Json]:
-        """The rows to show."""
-        own = [one for one in rows if not self.namespace or one["pod"].startswith(f"{self.namespace}/")]
-        return own if self.everything else own[:most]
-
-
-def _top(fleet: Json, pods: _Pods) -> Group:
+def _top(fleet: Json, namespace: str = "", *, everything: bool = False) -> Group:
+    """The tables of `berth top`. Pods and decisions are those of a namespace, or of all (''): the first few, or all."""
     products: dict[str, list[Json]] = {}
     for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
@@ -315,12 +285,16 @@ def _top(fleet: Json, pods: _Pods) -> Group:
         closed, gpus = sum(node["gpus"].count("c") for node in nodes), sum(len(node["gpus"]) for node in nodes)
         table.add_row(name, *map(str, (len(nodes), gpus, sum(free), closed, max(free))))
     title = counted(fleet["waiting"], "pod waits", "pods wait")
+    own = [
+        [one for one in fleet[name] if not namespace or one["pod"].startswith(f"{namespace}/")]
+        for name in ("pending", "decisions")
+    ]
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
-    for pod in pods.of(fleet["pending"], _TOP_PODS):
+    for pod in own[0] if everything else own[0][:_TOP_PODS]:
         more = f" and {pod['pods'] - 1} more of its group" if pod.get("pods", 1) > 1 else ""
         waiting.add_row(f"{pod['pod']}{more}", pod["sentence"])
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
-    for one in pods.of(fleet["decisions"], _TOP_DECISIONS):
+    for one in own[1] if everything else own[1][:_TOP_DECISIONS]:
         best = ", the best" if one["ring_gbps"] == one["best_gbps"] else f" of {one['best_gbps']}"
         gbps = f"predicted GB/s: {one['ring_gbps']}{best}" if one["ring_gbps"] else ""
         decided.add_row(_when(one["at"]), one["pod"], one["node"], counted(one["devices"], "device"), gbps)

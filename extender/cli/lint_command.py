@@ -11,6 +11,7 @@ import yaml
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
+from extender.api_schema import LintFinding
 from extender.base.berth_errors import WireError
 from extender.cli.cluster_objects import snapshot_of
 from extender.cli.object_files import documents, print_findings, read_manifests
@@ -18,7 +19,7 @@ from extender.cli.options import Output
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of
 from extender.files import name_of
-from extender.lint import LintFinding, check_devices, check_manifests
+from extender.lint import check_devices, check_manifests
 
 _SUPPLY = ("DeviceClass", "ResourceSlice")
 

@@ -51,6 +51,11 @@ _COMMANDS = {
     "tune": ("replay_commands", "tune_command", _RUN),
     "completion": ("main", "completion_command", _OTHER),
 }
+_PROCESSES = {  # what these import when they run: here the collector is off, and the modules are frozen with the others
+    "agent": ("agent.reader_process", "agent.slice_publisher", "entry.listening"),
+    "console": ("entry.console_process",),
+    "serve": ("entry.serve_process",),
+}
 _OWN_OPTIONS = ("-h", "--help", "--version")  # of berth itself, not of a command
 _FLAGS = ("-A", "--all-namespaces", "-w", "--watch")  # options without a value that may stand before the command
 _HAS_VALUE = re.compile("--[^=]+=|-[a-zA-Z].")  # an option with its value in the same word
@@ -115,6 +120,8 @@ def commands(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_all_commands)
     first = arguments[0] if arguments else ""
     alone = first in (*_COMMANDS, "version", "--version")
+    for name in _PROCESSES.get(first, ()):
+        import_module(f"extender.{name}")
     for name, (module, attribute, panel) in _COMMANDS.items():
         if alone and name != first:
             continue

@@ -11,15 +11,17 @@ import typer
 
 from extender.api.documents import Document, documents_of, text_of
 from extender.api.fields import Json, inner, need
+from extender.api_schema import LintFinding
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cli.output import say
 from extender.files import name_of, read_file
-from extender.lint import LintFinding, Placed, check_manifests
+from extender.lint import Placed, check_manifests
 from extender.manifests import objects_of_document, objects_or_faults
 from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
 
 _LINE_BYTES = 4096
+_PRINTED = ("severity", "where", "problem", "correction", "fixed")  # of a finding as JSON
 _MAX_MANIFEST_BYTES = 4 * MAX_POLICY_BYTES  # of a manifest with a policy in it
 
 
@@ -80,7 +82,7 @@ def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fi
     for finding in found:
         severity = "fixed" if fixing and finding.fixed else finding.severity
         line = (
-            orjson.dumps(finding._asdict()).decode()
+            orjson.dumps({name: getattr(finding, name) for name in _PRINTED}).decode()
             if output == "json"
             else one_line(f"{severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
         )
@@ -125,12 +127,8 @@ def policy_text(path: Path) -> str:
     found = [text]
     if "ConfigMap" in text:
         objects = [obj for document in documents_of(text, where) for obj in objects_of_document(document)]
-        found = [_policy_in(obj, where) for obj in objects if obj.get("kind") == "ConfigMap"] or found
+        data = [inner(obj, "data", where) for obj in objects if obj.get("kind") == "ConfigMap"]
+        found = [need(one, "policy.yaml", f"{where}: data") for one in data] or found
     if len(found) > 1:
         raise WireError(where, f"holds {len(found)} ConfigMaps where one policy is expected")
     return found[0]
-
-
-def _policy_in(config_map: Json, where: str) -> str:
-    data = inner(config_map, "data", where)
-    return need(data, "policy.yaml", f"{where}: data")

@@ -113,6 +113,9 @@ Kubeconfig = Annotated[
     typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
 BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
+BerthPolicy = Annotated[
+    Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
+]
 Context = Annotated[str, typer.Option(help="Default: the current context.")]
 Columns = Annotated[
     str,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -18,9 +20,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from extender.api.fields import Json
 from extender.base.text_limits import visible
 
-WATCH_SECONDS = 2.0  # between two questions of --watch
+_WATCH_SECONDS = 2.0  # between two questions of --watch
 _PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: a program reads whole cells
 
 
@@ -49,11 +52,20 @@ def say_content(content: bytes) -> None:
 
 def _printable_json(content: bytes) -> str:
     """The same JSON, with the escapes of JSON for characters that cannot be printed."""
-    return "\n".join(line if line.isprintable() else _json_line(line) for line in content.decode().split("\n"))
+    text = content.decode()
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def _json_line(line: str) -> str:
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+def watch_changes(ask: Callable[[], list[Json]], show: Callable[[list[Json]], None], last: list[Json]) -> None:
+    """Show what is new in each answer, until Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(_WATCH_SECONDS)
+            before, last = set(map(orjson.dumps, last)), ask()
+            if changed := [one for one in last if orjson.dumps(one) not in before]:
+                show(changed)
 
 
 class Screen(Console):

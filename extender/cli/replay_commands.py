@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 import yaml
@@ -171,24 +171,19 @@ def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
 # -- the table of a replay -----------------------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
-    name: str
-    cell: Callable[[Outcome], str]
-
-
-_ROWS = (
-    _Row("jobs that started", lambda one: f"{one.started:,} of {one.jobs:,}"),
-    _Row("pods whose GPUs links join", lambda one: _percent(one.joined)),
-    _Row("ring bandwidth in the mean", lambda one: _amount(one.ring_gbps, " GB/s")),
-    _Row("  against the best of the same node", lambda one: _percent(one.ring)),
-    _Row("NICs as near to GPUs as possible", lambda one: _percent(one.nic)),
-    _Row("gangs in one domain", lambda one: _percent(one.in_one)),
-    _Row("domains of a gang", lambda one: _amount(one.domains)),
-    _Row("GPUs allocated", lambda one: _percent(one.allocated)),
-    _Row("  of them held by half placed gangs", lambda one: _percent(one.held)),
-    _Row("GPUs free but stranded", lambda one: _amount(one.stranded)),
-    _Row("GPUs that a large job still finds", lambda one: _amount(one.large)),
-    _Row("half placed gangs that gave up", lambda one: f"{one.failures:,}"),
+_ROWS: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
+    ("jobs that started", lambda one: f"{one.started:,} of {one.jobs:,}"),
+    ("pods whose GPUs links join", lambda one: _percent(one.joined)),
+    ("ring bandwidth in the mean", lambda one: _amount(one.ring_gbps, " GB/s")),
+    ("  against the best of the same node", lambda one: _percent(one.ring)),
+    ("NICs as near to GPUs as possible", lambda one: _percent(one.nic)),
+    ("gangs in one domain", lambda one: _percent(one.in_one)),
+    ("domains of a gang", lambda one: _amount(one.domains)),
+    ("GPUs allocated", lambda one: _percent(one.allocated)),
+    ("  of them held by half placed gangs", lambda one: _percent(one.held)),
+    ("GPUs free but stranded", lambda one: _amount(one.stranded)),
+    ("GPUs that a large job still finds", lambda one: _amount(one.large)),
+    ("half placed gangs that gave up", lambda one: f"{one.failures:,}"),
 )
 
 
@@ -197,10 +192,10 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None, file: JobFile)
     table.add_column("")
     for one in outcomes:
         table.add_column(one.placement, justify="right")
-    for row in _ROWS:
-        cells = [row.cell(one) for one in outcomes]
+    for name, cell in _ROWS:
+        cells = [cell(one) for one in outcomes]
         if set(cells) != {"-"}:
-            table.add_row(row.name, *cells)
+            table.add_row(name, *cells)
     if large is not None:
         table.add_row(f"time in which {large} GPUs find a place", *(_percent(one.large_place) for one in outcomes))
     table.add_row("mean wait (longest) of jobs with")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
@@ -91,14 +91,15 @@ _MAX_NAMED = 10  # jobs that wait, with their reasons
 
 @dataclass(frozen=True)
 class _World:
-    """What a run has. `examples` are placed, unless there are jobs. `is_own`: the fleet is not the built-in one."""
+    """What a run has. `workloads` are placed, unless there are jobs. `is_own`: the fleet is not the built-in one."""
 
     fleet: Fleet
     is_own: bool
     policy: Policy
-    examples: Path | None
+    workloads: Sequence[tuple[str, list[Json]]]
     jobs: Sequence[Job]
     speed: float
+    once: bool
 
 
 def run_command(
@@ -138,10 +139,11 @@ def run_command(
     chosen = policy_of(policy) if policy is not None else Policy()
     if file is not None:
         file.check(fleet.classes, [chosen])
-    shown = examples or (None if nodes else carried_examples())
-    world = _World(fleet, bool(nodes), chosen, shown, fleet.adapted(read), speed or _SPEED)
+    folder = examples or (None if nodes or read else carried_examples())
+    workloads = load_examples(folder) if folder is not None else []
+    world = _World(fleet, bool(nodes), chosen, workloads, fleet.adapted(read), speed or _SPEED, once)
     try:
-        code = asyncio.run(_run(world, (listen, console), api_port, once=once))
+        code = asyncio.run(_run(world, parse_listen(listen), parse_listen(console, "--console"), api_port))
     except WireError as error:
         if "in use" not in error.problem:
             raise
@@ -150,35 +152,13 @@ def run_command(
     raise typer.Exit(code)
 
 
-class _Running(NamedTuple):
-    """The parts of a run."""
-
-    cluster: Cluster
-    app: ServeApp
-    scheduler: Scheduler
-    console: Screen
-    api_url: str
-    page: str
-
-
-async def _run(world: _World, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
-    console = Screen()
+async def _run(world: _World, verbs: tuple[str, int], pages: tuple[str, int], api_port: int) -> int:
+    """Start the cluster with its fleet, Berth and the scheduler. Returns the exit code."""
+    console, cluster = Screen(), Cluster()
     if not console.is_terminal:
         console.width = max(console.width, _PIPE_WIDTH)
     if not 0 <= api_port < PORTS:
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
-    workloads = load_examples(world.examples) if world.examples is not None and not world.jobs else []
-    async with _running(world, listen, api_port, console) as running:
-        if world.jobs:
-            return await _play(running, world, once=once)
-        return await _place_examples(running, world, workloads, once=once)
-
-
-@asynccontextmanager
-async def _running(world: _World, listen: tuple[str, str], api_port: int, console: Screen) -> AsyncIterator[_Running]:
-    """The cluster with its fleet, Berth and the scheduler."""
-    verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
-    cluster = Cluster()
     console.print(f"{_add_fleet(cluster, world)}\n")
     async with (
         cluster.serving(port=api_port) as api_url,
@@ -191,78 +171,106 @@ async def _running(world: _World, listen: tuple[str, str], api_port: int, consol
                 await asyncio.sleep(_POLL_SECONDS)
         scheduler = Scheduler(cluster.store, url)
         app.service.supervisor.start("sandbox-scheduler", scheduler.run)
-        yield _Running(cluster, app, scheduler, console, api_url, page)
+        run = _Run(world, cluster, app, scheduler, console, api_url, page)
+        return await (run.play() if world.jobs else run.place_examples())
 
 
-async def _place_examples(
-    running: _Running, world: _World, workloads: list[tuple[str, list[Json]]], *, once: bool
-) -> int:
-    """Place the examples, and return the exit code."""
-    cluster, app, scheduler, console, api_url, page = running
-    if not workloads:
-        console.print(f"No workloads: create pods as {_TUTORIAL} shows, or give --jobs.")
-    expectations = await _place(cluster, scheduler, workloads, console)
-    snapshot = app.service.cache.snapshot()
-    rows = Report(cluster.store, snapshot).rows(expectations, scheduler.pending())
-    levels = world.policy.group_levels
-    gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, levels)
-    gangs = gang_report.rows(expectations, rows)
-    _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
-    if once:
-        console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
-        return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
-    with TemporaryDirectory(prefix="berth-") as folder:
-        kubeconfig = write_kubeconfig(Path(folder), api_url, page)
-        waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
+class _Run(NamedTuple):
+    """A cluster with its parts. `page` is the URL of the console."""
+
+    world: _World
+    cluster: Cluster
+    app: ServeApp
+    scheduler: Scheduler
+    console: Screen
+    api_url: str
+    page: str
+
+    async def place_examples(self) -> int:
+        """Place the examples, and return the exit code."""
+        world, console, store = self.world, self.console, self.cluster.store
+        if not world.workloads:
+            console.print(f"No workloads: create pods as {_TUTORIAL} shows, or give --jobs.")
+        expectations = list[Expectation]()
+        for name, objects in world.workloads:
+            expectations += await self._placed(name, objects)
+        snapshot = self.app.service.cache.snapshot()
+        rows = Report(store, snapshot).rows(expectations, self.scheduler.pending())
+        gang_report = GangReport(store, lambda group: gang_minimum(group, snapshot) > 0, world.policy.group_levels)
+        gangs = gang_report.rows(expectations, rows)
+        _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
+        if world.once:
+            console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
+            return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
         stop = _stop_event()
-        _print_next_steps(console, page, kubeconfig, waiting)
-        await stop.wait()
-    return 0
+        with self._next_steps(next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")):
+            await stop.wait()
+        return 0
+
+    async def _placed(self, name: str, objects: list[Json]) -> list[Expectation]:
+        """Create the objects of one file, and wait until its pods are where they go."""
+        found = []
+        for obj in objects:
+            try:
+                self.cluster.apply(obj)
+            except (ValueError, ApiError) as error:
+                raise WireError(name, str(error)) from error
+            if obj["kind"] == "Pod":
+                found.append(expectation(obj))
+        await _settled(self.scheduler, found, self.console)
+        return found
+
+    async def play(self) -> int:
+        """Play the jobs, and return the exit code: 1 if a job did not start."""
+        jobs, speed, console = self.world.jobs, self.world.speed, self.console
+        last, arrive = jobs[-1].arrival, counted(len(jobs), "job arrives", "jobs arrive")
+        takes = f"at --speed {speed:.10g} this takes {time_text(last / speed)}"
+        console.print(f"{arrive} within {time_text(last)}; {takes}.", highlight=False)
+        player, stop = JobPlayer(self.cluster, jobs, speed), _stop_event()
+        with nullcontext() if self.world.once else self._next_steps(f"{jobs[0].name}-0"), console.status("") as status:
+            await self._played(player, stop, lambda: status.update(_progress(player)))
+        console.print(_progress(player), style="bold", highlight=False)
+        waiting, pending = player.waiting(), self.scheduler.pending()
+        for job, pod in list(waiting.items())[:_MAX_NAMED]:
+            reasons = "; ".join(sorted(pending.get(pod, {}))) or "not tried yet"
+            console.print(f"{job} waits: {reasons}", highlight=False)
+        if len(waiting) > _MAX_NAMED:
+            console.print(f"and {len(waiting) - _MAX_NAMED:,} more", highlight=False)
+        return 1 if waiting else 0
+
+    async def _played(self, player: JobPlayer, stop: asyncio.Event, tell: Callable[[], None]) -> None:
+        """Play the jobs until `stop`; with --once also until no job is to arrive, to end or about to start."""
+        quiet = _Quiet(self.scheduler)
+        while not stop.is_set():
+            player.create_due()
+            await asyncio.sleep(_POLL_SECONDS)
+            tell()
+            seconds = quiet.seconds(also=not player.has_events)
+            if self.world.once and seconds and (not player.waiting() or seconds > _QUIET_SECONDS):
+                return
+
+    @contextmanager
+    def _next_steps(self, pod: str) -> Iterator[None]:
+        """Say what a user can do now, with a kubeconfig that lasts as long."""
+        with TemporaryDirectory(prefix="berth-") as folder:
+            _print_next_steps(self.console, self.page, write_kubeconfig(Path(folder), self.api_url, self.page), pod)
+            yield
 
 
-async def _play(running: _Running, world: _World, *, once: bool) -> int:
-    """Play the jobs, and return the exit code: 1 if a job did not start."""
-    cluster, _, scheduler, console, api_url, page = running
-    last = world.jobs[-1].arrival
-    arrive = counted(len(world.jobs), "job arrives", "jobs arrive")
-    console.print(
-        f"{arrive} within {time_text(last)}; at --speed {world.speed:.10g} this takes {time_text(last / world.speed)}.",
-        highlight=False,
-    )
-    player = JobPlayer(cluster, world.jobs, world.speed)
-    with TemporaryDirectory(prefix="berth-") as folder:
-        stop = _stop_event()
-        if not once:
-            kubeconfig = write_kubeconfig(Path(folder), api_url, page)
-            _print_next_steps(console, page, kubeconfig, f"{world.jobs[0].name}-0")
-            console.print()
-        with console.status("") as status:
-            await _played(player, scheduler, stop, lambda: status.update(_progress(player)), once=once)
-    console.print(_progress(player), style="bold", highlight=False)
-    waiting, pending = player.waiting(), scheduler.pending()
-    for job, pod in list(waiting.items())[:_MAX_NAMED]:
-        reasons = "; ".join(sorted(pending.get(pod, {}))) or "not tried yet"
-        console.print(f"{job} waits: {reasons}", highlight=False)
-    if len(waiting) > _MAX_NAMED:
-        console.print(f"and {len(waiting) - _MAX_NAMED:,} more", highlight=False)
-    return 1 if waiting else 0
+class _Quiet:
+    """How long the scheduler has had no work."""
 
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._calls = scheduler, 0
+        self._clock = asyncio.get_running_loop().time
+        self._since = self._clock()
 
-async def _played(
-    player: JobPlayer, scheduler: Scheduler, stop: asyncio.Event, tell: Callable[[], None], *, once: bool
-) -> None:
-    """Play the jobs until `stop`; with `once` also until no job is to arrive, to end or about to start."""
-    clock, calls = asyncio.get_running_loop().time, 0
-    quiet_since = clock()
-    while not stop.is_set():
-        player.create_due()
-        await asyncio.sleep(_POLL_SECONDS)
-        tell()
-        made = sum(scheduler.calls.values())
-        if made != calls or player.has_events or not scheduler.idle:
-            calls, quiet_since = made, clock()
-        elif once and (not player.waiting() or clock() - quiet_since > _QUIET_SECONDS):
-            return
+    def seconds(self, *, also: bool = True) -> float:
+        """The seconds since its last work; 0 if it has some, or unless `also`."""
+        made, now = sum(self._scheduler.calls.values()), self._clock()
+        if made != self._calls or not self._scheduler.idle or not also:
+            self._calls, self._since = made, now
+        return now - self._since
 
 
 def _progress(player: JobPlayer) -> str:
@@ -326,46 +334,22 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
         console.print(f"  {name:<17} {step}", soft_wrap=True, highlight=False)
 
 
-async def _place(
-    cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]], console: Screen
-) -> list[Expectation]:
-    """Create the examples, one file after the other."""
-    expectations: list[Expectation] = []
-    for name, objects in workloads:
-        of_file = []
-        for obj in objects:
-            try:
-                cluster.apply(obj)
-            except (ValueError, ApiError) as error:
-                raise WireError(name, str(error)) from error
-            if obj["kind"] == "Pod":
-                of_file.append(expectation(obj))
-        await _settled(scheduler, of_file, console)
-        expectations += of_file
-    return expectations
-
-
 async def _settled(scheduler: Scheduler, expectations: list[Expectation], console: Screen) -> None:
     """Wait until the pods are bound or pending as expected, or until the scheduler has had no work for a while.
 
     All pods of a gang may be rejected for a moment: then Berth lets the scheduler retry them.
     """
-    clock, calls = asyncio.get_running_loop().time, 0
-    quiet_since = clock()
-    end, announced = quiet_since + _SETTLE_SECONDS, False
+    clock, quiet, announced = asyncio.get_running_loop().time, _Quiet(scheduler), False
+    end = clock() + _SETTLE_SECONDS
     while clock() < end:
         await asyncio.sleep(_POLL_SECONDS)
-        made = sum(scheduler.calls.values())
-        if made != calls or not scheduler.idle:
-            calls, quiet_since = made, clock()
-            continue
-        pending = scheduler.pending()
+        seconds, pending = quiet.seconds(), scheduler.pending()
         waiting = [e for e in expectations if f"default/{e.pod}" in pending]
-        if all(e.is_pending_for(pending[f"default/{e.pod}"]) for e in waiting):
+        if seconds and (
+            seconds > _QUIET_SECONDS or all(e.is_pending_for(pending[f"default/{e.pod}"]) for e in waiting)
+        ):
             return
-        if clock() - quiet_since > _QUIET_SECONDS:
-            return
-        if not announced and clock() - quiet_since > 1:
+        if not announced and seconds > 1:
             names = ", ".join(e.pod for e in waiting)
             console.print(f"No node for {names} yet: waiting {_QUIET_SECONDS:.0f} s for another attempt.")
             announced = True

@@ -410,27 +410,17 @@ async def is_absent(client: ApiClient, paths: Iterable[str]) -> bool:
     other proof, so for it all paths are absent. Raises ClusterError.
     """
     try:
-        served = await _served_versions(client)
+        groups = await _entries(client, "/apis", "APIGroupList", "groups")
+        served = {str(version.get("groupVersion")) for group in groups for version in _objects(group.get("versions"))}
         for path in paths:
             version, _, resource = path.removeprefix("/apis/").rpartition("/")
-            if version in served and resource in await _resources(client, version):
-                return False
+            if version in served:
+                entries = await _entries(client, f"/apis/{version}", "APIResourceList", "resources")
+                if resource in {str(entry.get("name")) for entry in entries}:
+                    return False
     except Forbidden:
         pass
     return True
-
-
-async def _served_versions(client: ApiClient) -> set[str]:
-    """All GROUP/VERSION of the server."""
-    groups = await _entries(client, "/apis", "APIGroupList", "groups")
-    versions = [version for group in groups for version in _objects(group.get("versions"))]
-    return {str(version.get("groupVersion")) for version in versions}
-
-
-async def _resources(client: ApiClient, version: str) -> set[str]:
-    """The names of the resources of a GROUP/VERSION."""
-    entries = await _entries(client, f"/apis/{version}", "APIResourceList", "resources")
-    return {str(entry.get("name")) for entry in entries}
 
 
 async def _entries(client: ApiClient, path: str, kind: str, field: str) -> list[Json]:

@@ -124,27 +124,23 @@ class Writer:
         """
         path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
         succeeded = dict[GroupKey, dict[str, str]]()
-        async with aclosing(
-            pages(self._client, path, "PodList", _PAGE_OBJECTS, {"fieldSelector": _NOT_FAILED})
-        ) as listed:
-            async for page in listed:
-                pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
-                for problem in problems[:1]:
-                    self._log.warning("unreadable pods", namespace=namespace, pods=len(problems), problem=problem)
-                for pod in pods:
-                    if pod.node_name and pod.membership is not None and not pod.deleting:
-                        which = succeeded if pod.phase == "Succeeded" else found
-                        which.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
+        async for page in pages(self._client, path, "PodList", _PAGE_OBJECTS, {"fieldSelector": _NOT_FAILED}):
+            pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
+            for problem in problems[:1]:
+                self._log.warning("unreadable pods", namespace=namespace, pods=len(problems), problem=problem)
+            for pod in pods:
+                if pod.node_name and pod.membership is not None and not pod.deleting:
+                    which = succeeded if pod.phase == "Succeeded" else found
+                    which.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
         return {key: succeeded.get(key, {}) | running for key, running in found.items()}
 
     async def read_extended_resources(self) -> set[str]:
         """The extended resources that DeviceClasses provide, by a new list; their implicit names, too."""
         path, names = f"{_GROUP}/deviceclasses", set[str]()
-        async with aclosing(pages(self._client, path, "DeviceClassList", _PAGE_OBJECTS)) as found:
-            async for page in found:
-                classes, _ = decode_readable(page.get("items") or (), decode_class)
-                names |= {f"{IMPLICIT_RESOURCE_PREFIX}{one.name}" for one in classes}
-                names |= extended_resources(classes).keys()
+        async for page in pages(self._client, path, "DeviceClassList", _PAGE_OBJECTS):
+            classes, _ = decode_readable(page.get("items") or (), decode_class)
+            names |= {f"{IMPLICIT_RESOURCE_PREFIX}{one.name}" for one in classes}
+            names |= extended_resources(classes).keys()
         return names
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:

@@ -16,12 +16,11 @@ from extender.allocation import FleetBaseline, NodeInfo, Snapshot, blocking_tain
 from extender.allocation.nodes import UNUSED
 from extender.allocation.nodes.locality import Locality, Nearness, published_locality
 from extender.api.fields import Json
-from extender.api.gpu_topology import DISTANCES, Graph
+from extender.api.gpu_topology import DISTANCES, WHOLE, Graph
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, name_on_claims
 from extender.api.quantity import NANO
-from extender.api.request_mix import WHOLE
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.base.bits import members
 from extender.base.text_limits import one_line

@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
-from extender.api.group_trees import GroupTrees
-from extender.api.pod_groups import IN_TREE, JOB_KINDS, NEEDED_OBJECTS, GroupKey, GroupSource, Membership
+from extender.api.pod_groups import IN_TREE, JOB_KINDS, NEEDED_OBJECTS, GroupKey, GroupSource, GroupTrees, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded

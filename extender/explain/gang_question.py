@@ -220,12 +220,12 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     within = {name for domain in widest for name in domain.nodes}
     widest = [*widest, *levels.single(usable - within)]  # a single node needs no label of a wider level
 
+    roomy = levels.of_level(shortage.level).nodes.get(shortage.domain, frozenset()) if shortage.level else frozenset()
+
     def order(domain: Domain) -> tuple[bool, int, object]:
         question.context.deadline.check()
         free = sum(free_devices(node_infos[name]) for name in domain.nodes)
-        known = (domain.level, domain.name) == (shortage.level, shortage.domain)
-        known |= shortage.level == NODE and shortage.domain in domain.nodes
-        return not known, -free, natural(domain.name)
+        return roomy.isdisjoint(domain.nodes), -free, natural(domain.name)
 
     return sorted((domain for domain in widest if domain.nodes), key=order)
 
@@ -239,12 +239,11 @@ def free_devices(node_info: NodeInfo) -> int:
 
 
 def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangShortage:
-    """The shortage of the problem, with the most members that have a plan: of the first ones in rank order.
+    """The shortage of the problem, with the most members that have a plan: the smallest ones come first.
 
-    The planner itself fills a domain with whole units, and a part of one can fit. `most` says that no other members
-    are more, as far as that is certain. Never raises DeadlineExceeded.
+    `most` says that no other members are more, as far as that is certain. Never raises DeadlineExceeded.
     """
-    members, kinds = problem.members, equal_members(problem.members)
+    members, kinds = sorted(problem.members, key=_size), equal_members(problem.members)
     found, gave_up = shortage, False
 
     def fits(some: Sequence[GangMember]) -> bool:
@@ -258,7 +257,8 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
 
     try:
         any(fits(kind[:1]) for kind in kinds if not found.room)
-        most, middle = len(members) - 1, found.room + 1  # seldom more than the planner found
+        most = len(members) - 1
+        middle = (found.room + most + 1) // 2
         while found.room < most:
             most = most if fits(members[:middle]) else middle - 1
             middle = (found.room + most + 1) // 2
@@ -268,6 +268,10 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
         return replace(found, most=not shortage.gave_up)
     is_most = (len(kinds) == 1 or not found.room) and not gave_up
     return replace(found, most=is_most, gave_up=found.gave_up and not is_most)
+
+
+def _size(member: GangMember) -> int:
+    return sum(request.alternatives[0].count for spec in member.requirements.specs for request in spec.requests)
 
 
 def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:

@@ -419,7 +419,10 @@ def _alone(
     found = question.plan(alone)
     if isinstance(found, GangPlan):
         return _domain(subgroup, found.placements[members[0].uid][0], problem, question.snapshot), len(members)
-    return found.domain, found.room
+    most = most_room(alone, found, question.plan)
+    domains = question.snapshot.domains(path_labels(most.level, problem.levels)).nodes
+    node = next(iter(domains.get(most.domain, ())), "")
+    return _domain(subgroup, node, problem, question.snapshot) if most.room else "", most.room
 
 
 # -- the fleet without other pods ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Domains of nodes, and which of several equal ones a gang takes.
+"""Domains of nodes, which of several equal ones a gang takes, and how its units fill one.
 
 A domain is a single node, the nodes of one domain of a label, or all nodes. Among places with equal room, those that
 the members prefer come first, then partly used ones, level by level, then the smaller ones. Score and name decide last.
@@ -15,9 +15,9 @@ from math import fsum
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
 from extender.api.label_domains import LabelDomains, NaturalKey, natural
-from extender.gangs.gang_problem import GangProblem, Unit
-from extender.gangs.node_rooms import NodeRooms
-from extender.gangs.spreading import Level, Order
+from extender.gangs.gang_problem import GangProblem, Placed, Unit
+from extender.gangs.node_rooms import GangTrial, NodeRooms
+from extender.gangs.spreading import Level, Order, spread
 from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use, path_labels
 from extender.topology.affinity import assigned
 from extender.vendors import CLIQUE_LABELS
@@ -277,6 +277,36 @@ class PlaceOrder:
             return sorted(found, key=lambda name: -points.get(name, 0)) if points else found
 
         return order
+
+    # -- filling a domain with the preferred devices of each unit --------------------------------------------
+
+    def fill_all(self, all_rooms: Sequence[NodeRooms], domain: Domain, variant: int = 0) -> list[Placed] | None:
+        """Place all units in a domain, in the order of the rooms; None if not all fit. Raises DeadlineExceeded."""
+        trial, found = GangTrial(), list[Placed]()
+        for rooms in all_rooms:
+            placed = self.fill(rooms, trial, domain, len(rooms.units), variant)
+            if placed is None:
+                return None
+            found.append(placed)
+        return found
+
+    def fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
+        """Place so many units in a domain and add them to the trial; None if they do not fit."""
+        placed = Placed()
+        while len(placed) < wanted:
+            # Of units that make room for each other, the nodes must be chosen one by one.
+            left = 1 if rooms.grows else wanted - len(placed)
+            known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
+            if sum(known.values()) < left:
+                return None
+            before = len(placed)
+            parts = spread(known, *self.of_parts(rooms, known, domain), left, self.placed | trial.nodes)
+            for name, number in parts.items():
+                placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
+            # Nodes that share a pool, or a limit, have less room together than each alone: the rest is spread again.
+            if len(placed) == before:
+                return None
+        return placed
 
     # -- members ---------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState
@@ -17,6 +17,7 @@ from extender.api.resource_claims import Result
 from extender.scheduling.subgroup_tree import (
     BoundMember,
     SubGroup,
+    difference_of,
     lacking_subgroup,
     members_with_index,
     needed_members,
@@ -24,14 +25,6 @@ from extender.scheduling.subgroup_tree import (
     subgroups_disagreement,
     subgroups_of,
     subgroups_problem,
-)
-
-_ANNOTATIONS = (
-    "their minimum (berth.dev/group-min)",
-    "berth.dev/group-timeout in seconds",
-    "berth.dev/group-topology",
-    "their required level",
-    "their preferred level",
 )
 
 
@@ -48,23 +41,18 @@ class Gang:
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
     has_subgroups: bool  # whether a waiting member asks for sub-groups
     bound: tuple[BoundMember, ...] = ()  # those of `placed` whose sub-group is known; empty without sub-groups
+    # A sub-group of which fewer pods exist than its minimum, and that minimum.
+    lacking_subgroup: tuple[str, int] | None = field(init=False)
+    is_complete: bool = field(init=False)  # whether enough members exist, also of each sub-group
+    missing: int = field(init=False)  # how many members must still be bound, so that the minimum runs
 
-    @property
-    def missing(self) -> int:
-        """How many members must still be bound, so that the minimum runs."""
-        return max(self.minimum - self.placed.total(), 0)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether enough members exist, also of each sub-group."""
-        return len(self.waiting) >= self.minimum - self.placed.total() and self.lacking_subgroup is None
-
-    @property
-    def lacking_subgroup(self) -> tuple[str, int] | None:
-        """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-        if not self.has_subgroups:
-            return None
-        return lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
+    def __post_init__(self) -> None:
+        lacking, placed = None, self.placed.total()
+        if self.has_subgroups:
+            lacking = lacking_subgroup(self.waiting, self.bound, placed - len(self.bound))
+        object.__setattr__(self, "lacking_subgroup", lacking)
+        object.__setattr__(self, "is_complete", len(self.waiting) + placed >= self.minimum and lacking is None)
+        object.__setattr__(self, "missing", max(self.minimum - placed, 0))
 
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""
@@ -176,13 +164,7 @@ def _annotated_difference(key: GroupKey, members: Sequence[Pod]) -> str:
     for member in members:
         if member.membership is not None and member.membership.problem:
             return f"pod {member.key} of group {key.name}: {member.membership.problem}"
-    first = members[0]
-    for member in members:
-        for one, other, annotation in zip(_annotated(first), _annotated(member), _ANNOTATIONS, strict=True):
-            if one != other:
-                pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
-                return f"the pods of group {key.name} disagree about {annotation}: {pods}"
-    return ""
+    return difference_of(f"group {key.name}", members, _ANNOTATED)
 
 
 def difference(pod: Pod, membership: Membership, minimum: int, snapshot: Snapshot) -> str:
@@ -196,13 +178,17 @@ def difference(pod: Pod, membership: Membership, minimum: int, snapshot: Snapsho
     return disagreement(membership.key, (first, pod))
 
 
-def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
-    membership = pod.membership
-    if membership is None:
-        return 0, 0.0, "", "", ""
-    asked = membership.topology
-    levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
-    return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
+def _annotated(value: Callable[[Membership], Hashable]) -> Callable[[Pod], Hashable]:
+    return lambda pod: value(pod.membership) if pod.membership is not None else ""
+
+
+_ANNOTATED = {
+    "their minimum (berth.dev/group-min)": _annotated(lambda own: own.minimum),
+    "berth.dev/group-timeout in seconds": _annotated(lambda own: own.timeout_seconds),
+    "berth.dev/group-topology": _annotated(lambda own: own.topology.nearness),
+    "their required level": _annotated(lambda own: own.topology.required.name if own.topology.required else ""),
+    "their preferred level": _annotated(lambda own: own.topology.preferred.name if own.topology.preferred else ""),
+}
 
 
 # -- if all other workloads ended ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from itertools import accumulate, combinations
 
 from extender.allocation import Snapshot
 from extender.api.label_domains import natural
-from extender.api.pod_affinity import HOSTNAME
+from extender.api.pods import HOSTNAME
 from extender.gangs.domains import NODE, Domain, Domains, PlaceOrder
 from extender.gangs.gang_problem import (
     GangMember,
@@ -26,7 +26,7 @@ from extender.gangs.gang_problem import (
     equal_units,
     member_placements,
 )
-from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
+from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
 from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit
 from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
 from extender.gangs.spreading import spread
@@ -71,7 +71,7 @@ def _plan(
 ) -> GangPlan | GangShortage:
     found = equal_units(problem.members)
     if len(found) > MAX_DIFFERENT:
-        return GangShortage(len(problem.members), 0, "", "", gave_up=True)
+        return GangShortage(len(problem.members), gave_up=True)
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
@@ -161,9 +161,7 @@ class _Planner:
         self._devices = sum(one.each * len(one.units) for one in rooms)
         subgroups = problem.subgroups
         self._filling = (
-            SubGroupFilling(subgroups, rooms, snapshot, self._domains, self._order, self._fill, self._steps)
-            if subgroups
-            else None
+            SubGroupFilling(subgroups, rooms, snapshot, self._domains, self._order, self._steps) if subgroups else None
         )
 
     def plan(self) -> GangPlan | GangShortage:
@@ -178,7 +176,8 @@ class _Planner:
                     placed = attempt(domain)
                     if placed is not None:
                         return self._result(domain, placed)
-        return self._shortage()
+        gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
+        return GangShortage(len(self._problem.members), gave_up=gave_up)
 
     # -- which domain ----------------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ class _Planner:
     def _preferred(self, domain: Domain) -> Assigned | None:
         if self._filling is not None:
             return self._filling.preferred(domain)
-        placed = self._filled(self._rooms, domain)
+        placed = self._order.fill_all(self._rooms, domain)
         if placed is None:
             return None
         if domain.level != NODE:
@@ -248,32 +247,53 @@ class _Planner:
         steps = Steps(MAX_STEPS // 4)
 
         def place(smaller: Domain) -> list[Placed] | None:
-            return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
+            return self._order.fill_all(self._rooms, smaller) or self._by_search(smaller, steps)
 
         return FewerDomains(self._rooms, self._domains, lambda one: self._spare(one) is not None, place).plan(
             domain, placed
         )
-
-    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        return fill(rooms, domain, self._order)
-
-    def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
-        return _fill_rooms(rooms, trial, domain, self._order, variant, wanted)
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if self._filling is not None:
             return self._filling.searched(domain)
         if self._is_simple and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
+            found = self._by_node(domain)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return self._by_rank(self._in_fewer(domain, found)) if found is not None else None
 
+    def _by_node(self, domain: Domain) -> list[Placed] | None:
+        """All units of a gang of equal units, with any devices, in a domain whose nodes share no pool.
+
+        Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
+        None if not all fit, or if the steps end first. Raises DeadlineExceeded.
+        """
+        rooms, trial, order = self._rooms[0], GangTrial(), self._order
+        wanted = len(rooms.units)
+        room = rooms.rooms(trial, domain.nodes, wanted)
+        better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
+        for name in sorted(domain.nodes, key=natural):
+            if sum(room.values()) >= wanted:
+                break
+            if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
+                key = rooms.equivalence_key(name)
+                if key not in better:
+                    better[key] = _packed(rooms, name, wanted, self._snapshot, self._steps)
+                room[name] = max(room.get(name, 0), len(better[key]))
+        if sum(room.values()) < wanted:
+            return None
+        placed = Placed()
+        for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
+            found = rooms.place(trial, name, number)
+            units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
+            placed += ((name, unit) for unit in units)
+        return [placed]
+
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._order, variant)
+            found = self._order.fill_all(self._rooms, domain, variant)
             if found is not None:
                 return found
         return None
@@ -289,8 +309,9 @@ class _Planner:
     def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
         found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
-            paths = {name: self._domains.path(name) for name in {name for name, _ in units}}
-            ordered = sorted(units, key=lambda entry: paths[entry[0]])
+            names = {name for name, _ in units}
+            paths = {name: self._domains.path(name) for name in names} if len(names) > 1 else {}
+            ordered = sorted(units, key=lambda entry: paths[entry[0]]) if paths else units
             found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
         return found
 
@@ -322,7 +343,7 @@ class _Planner:
         }
         for value in sorted(nodes, key=lambda value: (-room[value], natural(value)))[:MAX_TRIES]:
             part = replace(domain, nodes=nodes[value])
-            found = self._filled(self._rooms, part)
+            found = self._order.fill_all(self._rooms, part)
             if found is not None and self._is_as_tight(domain, found, placed):
                 return part, found
         return domain, placed
@@ -339,7 +360,7 @@ class _Planner:
         least = -(-numbers.total() // parts)
         for most in range(least, max(numbers.values()))[:MAX_TRIES]:
             limit = NodeLimit(most, {}, None if key == HOSTNAME else name_of)
-            found = self._filled([one.limited(limit) for one in self._rooms], domain)
+            found = self._order.fill_all([one.limited(limit) for one in self._rooms], domain)
             if found is not None and self._is_as_tight(domain, found, placed):
                 return found
         return placed
@@ -361,38 +382,6 @@ class _Planner:
             own = member_placements(unit, found, name, self._snapshot.node_infos)
             placements |= {uid: (name, one) for uid, one in own.items()}
         return GangPlan(placements, domain.level, domain.name)
-
-    def _shortage(self) -> GangShortage:
-        """The domain with the most room, the widest level first."""
-        best, level, name = 0, "", ""
-        levels = list(self._domains.wider())
-        for domains in (
-            *reversed(levels),
-            self._domains.single(dict.fromkeys(self._names)),
-        ):
-            bounds = [(self._bounded_members(domain), natural(domain.name), domain) for domain in domains]
-            for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
-                if bound <= best:
-                    break
-                self._context.deadline.check_time()
-                room = self._room(domain)
-                if room > best:
-                    best, level, name = room, domain.level, domain.name
-        gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
-        return GangShortage(len(self._problem.members), best, level, name, gave_up)
-
-    def _room(self, domain: Domain) -> int:
-        if self._filling is not None:
-            return self._filling.room(domain)
-        placed = fill(self._rooms, domain, self._order, whole=False) or []
-        return sum(rooms.members_per_unit * len(units) for rooms, units in zip(self._rooms, placed, strict=False))
-
-    def _bounded_members(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        bound = sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
-        if not self._free:
-            return bound
-        return min(bound, sum(self._free.get(name, 0) for name in domain.nodes) // min(one.each for one in self._rooms))
 
 
 def _used(levels: Sequence[Mapping[str, str]], placed: list[Placed]) -> list[int]:
@@ -422,96 +411,6 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
     return {name: free.bit_count() for name, free in found.items()}
 
 
-def _bound(rooms: NodeRooms, domain: Domain) -> int:
-    """The most of these units in a domain, at most all."""
-    most, wanted, found = rooms.most, len(rooms.units), 0
-    if rooms.spans_domains:
-        return min(rooms.most_in(domain.nodes), wanted)
-    for name in domain.nodes:
-        found += most.get(name, 0)
-        if found >= wanted:
-            return wanted
-    return found
-
-
-# -- filling a domain with the preferred devices of each unit ------------------------------------------------------
-
-
-def fill(
-    all_rooms: Sequence[NodeRooms],
-    domain: Domain,
-    order: PlaceOrder,
-    variant: int = 0,
-    *,
-    whole: bool = True,
-) -> list[Placed] | None:
-    """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
-
-    The result is in the order of the rooms. Raises DeadlineExceeded.
-    """
-    trial, found = GangTrial(), list[Placed]()
-    for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units), whole=whole)
-        if placed is None:
-            return None
-        found.append(placed)
-    return found
-
-
-def _fill_rooms(
-    rooms: NodeRooms,
-    trial: GangTrial,
-    domain: Domain,
-    order: PlaceOrder,
-    variant: int,
-    wanted: int,
-    *,
-    whole: bool = True,
-) -> Placed | None:
-    placed = Placed()
-    while len(placed) < wanted:
-        # Of units that make room for each other, the nodes must be chosen one by one.
-        left = 1 if rooms.grows else wanted - len(placed)
-        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
-        if whole and sum(known.values()) < left:
-            return None
-        before = len(placed)
-        parts = spread(known, *order.of_parts(rooms, known, domain), left, order.placed | trial.nodes)
-        for name, number in parts.items():
-            placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
-        if len(placed) == before:
-            break
-    return placed if not whole or len(placed) == wanted else None
-
-
-def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, order: PlaceOrder, steps: Steps) -> list[Placed] | None:
-    """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
-
-    Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
-    None if not all fit, or if the steps end first. Raises DeadlineExceeded.
-    """
-    trial, wanted = GangTrial(), len(rooms.units)
-    room = rooms.rooms(trial, domain.nodes, wanted)
-    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
-    for name in sorted(domain.nodes, key=natural):
-        if sum(room.values()) >= wanted:
-            break
-        if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
-            key = rooms.equivalence_key(name)
-            if key not in better:
-                better[key] = _packed(rooms, name, wanted, snapshot, steps)
-            room[name] = max(room.get(name, 0), len(better[key]))
-    if sum(room.values()) < wanted:
-        return None
-    placed = Placed()
-    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
-        found = rooms.place(trial, name, number)
-        units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
-        placed += ((name, unit) for unit in units)
-    return [placed]
-
-
 def _packed(rooms: NodeRooms, name: str, wanted: int, snapshot: Snapshot, steps: Steps) -> tuple[UnitPlacement, ...]:
     """The most units on one node, with any devices and alternatives."""
     best: tuple[UnitPlacement, ...] = ()
@@ -521,10 +420,10 @@ def _packed(rooms: NodeRooms, name: str, wanted: int, snapshot: Snapshot, steps:
         best = max(best, found, key=len)
     try:
         while len(best) < min(rooms.most[name], wanted):
-            more = packed(rooms, name, len(best) + 1, snapshot, steps)
+            more = GangSearch([(rooms, len(best) + 1, [name])], snapshot, steps).run()
             if more is None:
                 break
-            best = more
+            best = tuple(unit for _, unit in more[0])
     except GaveUp:
         pass
     return best

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, Pick, Snapshot, Solution
 from extender.api.group_topology import ONE_NODE, GroupTopology
 from extender.api.nodes import Node, NodeSelector
-from extender.api.pod_affinity import HOSTNAME
 from extender.api.pod_groups import GroupKey, GroupSource
-from extender.api.pods import Pod
+from extender.api.pods import HOSTNAME, Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
@@ -78,12 +77,12 @@ class GangPlan:
 
 @dataclass(frozen=True, slots=True)
 class GangShortage:
-    """No plan exists, or none was found."""
+    """No plan exists, or none was found. `explain` fills in the most room, see most_room."""
 
     members: int  # members to place
-    room: int  # members that one admissible domain has room for; more may fit, see most_room
-    level: str
-    domain: str
+    room: int = 0  # members that one admissible domain has room for
+    level: str = ""
+    domain: str = ""
     gave_up: bool = False  # the search ended at its step limit: a plan may exist
     most: bool = False  # whether no domain has room for more members than `room`
 
@@ -456,11 +455,6 @@ def _levels(subgroups: Iterable[SubGroup]) -> Iterator[str]:
         yield from _levels(one.inner)
 
 
-def _some(names: Iterable[str]) -> str:
-    """The first few of these names, each once."""
-    return first_few(list(dict.fromkeys(names)), _MAX_NAMED)
-
-
 def incomplete(gang: Gang) -> Reason:
     """Why a gang that is not complete waits."""
     if gang.lacking_subgroup is not None:
@@ -499,7 +493,8 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[
     if returning and sum(len(one.members) for one, _ in returning) == len(gang.waiting):
         if 1 < len(returning) <= _MAX_PLANNED:  # without one that lacks room alone, all of them lack room together
             returning = [one for one in returning if not has_room(one[0].members)] or returning
-        names, domains = _some(one.name for one, _ in returning), _some(str(domain) for _, domain in returning)
+        names = first_few(list(dict.fromkeys(one.name for one, _ in returning)), _MAX_NAMED)
+        domains = first_few(list(dict.fromkeys(str(domain) for _, domain in returning)), _MAX_NAMED)
         return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({names})", domains))
     domain = running_domain(topology, gang.placed, snapshot, policy)
     if domain is not None:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.gangs.gang_problem import Placed, UnitPlacement
+from extender.gangs.gang_problem import Placed
 from extender.gangs.node_rooms import Ban, GangTrial, NodeRooms
 from extender.scheduling import Placement, PodRequirements
 
@@ -204,11 +204,3 @@ def _bans(placement: Placement, requirements: PodRequirements) -> Iterator[Ban]:
         for request, option in zip(spec.requests, chosen, strict=True):
             if request.prioritized:
                 yield claim, request.alternatives[option].name, -1
-
-
-def packed(
-    rooms: NodeRooms, name: str, units: int, snapshot: Snapshot, steps: Steps
-) -> tuple[UnitPlacement, ...] | None:
-    """Devices for `units` equal units on one node; None if it has no room for them. Raises as GangSearch.run."""
-    found = GangSearch([(rooms, units, [name])], snapshot, steps).run()
-    return tuple(unit for _, unit in found[0]) if found is not None else None

@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from extender.allocation import Snapshot, tolerates
 from extender.api.nodes import Node
-from extender.api.pod_affinity import HOSTNAME, NO_CONSTRAINTS, PodTerm, SpreadConstraint
-from extender.api.pods import Pod
+from extender.api.pods import HOSTNAME, NO_CONSTRAINTS, Pod, PodTerm, SpreadConstraint
 
 NO_LIMIT = 1 << 30  # more members than any gang has
 MAX_TERMS = 16  # different ones of a gang that count: each is compared with all members

@@ -441,15 +441,12 @@ class NodeRooms:
         key = (self._number, "bound", self._equivalence_class(node_info))
         found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
-            found = self._new_bound(node_info)
+            steps = (step.for_node(node_info.node) for step in self._steps)
+            most = min(most_units(node_info, step, self._context) for step in steps)
+            found = _Bound(most, simple=self._simple(node_info))
             self._memory.put(self._namespace, key, found)
             self._context.deadline.progressed = True
         return found
-
-    def _new_bound(self, node_info: NodeInfo) -> _Bound:
-        steps = (step.for_node(node_info.node) for step in self._steps)
-        most = min(most_units(node_info, step, self._context) for step in steps)
-        return _Bound(most, simple=self._simple(node_info))
 
     def _simple(self, node_info: NodeInfo) -> int:
         attribute_signature, inventory = node_info.state.attribute_signature, node_info.inventory

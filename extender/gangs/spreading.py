@@ -125,7 +125,7 @@ class _ByRoom:
 
     def pop(self, room: int) -> str:
         """The first one with this room."""
-        if room not in self._sorted:
+        if room not in self._sorted and len(self._by_room[room]) > 1:
             self._by_room[room] = self._order(self._by_room[room])[::-1]
             self._sorted.add(room)
         names = self._by_room[room]

@@ -8,7 +8,7 @@ no place for those that differ, all choices of domains for them are tried, up to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -26,9 +26,6 @@ MAX_SEARCHED = 64  # sub-groups whose choices of domains are all tried: a frame 
 
 Assigned = list[tuple[Unit, tuple[str, UnitPlacement]]]
 """Each unit with its node and its devices."""
-
-Fill = Callable[[NodeRooms, GangTrial, Domain, int, int], Placed | None]
-"""Places a number of units in a domain, with a variant of their alternatives; None if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,12 @@ class SubGroupFilling:
         snapshot: Snapshot,
         domains: Domains,
         order: PlaceOrder,
-        fill: Fill,
         steps: Steps,
     ) -> None:
         self._rooms = rooms
         self._snapshot = snapshot
         self._domains = domains
         self._place_order = order
-        self._fill = fill
         self._steps = steps
         units = {
             member.uid: (index, unit)
@@ -176,24 +171,6 @@ class SubGroupFilling:
         except GaveUp:
             return None
 
-    def room(self, domain: Domain) -> int:
-        """The number of members that fit into a domain, in whole sub-groups."""
-        self._begin()
-        if self._is_torn or self._is_apart or not self._pinned(domain, 0):
-            return 0
-        for subgroups in self._root.below:
-            self._place(subgroups, domain.nodes, domain.within, 0)
-        found = sum(len(unit.members) for unit, _ in self._assigned)
-        for index, units in self._root.own.items():
-            room = self._rooms[index].rooms(self._trial, domain.nodes, len(units))
-            number = min(sum(room.values()), len(units))
-            before = len(self._trial)
-            if self._fill(self._rooms[index], self._trial, domain, number, 0) is None:
-                self._trial.undo_to(before)
-            else:
-                found += number * self._rooms[index].members_per_unit
-        return found
-
     def _begin(self) -> None:
         self._trial, self._assigned = GangTrial(), []
 
@@ -201,7 +178,7 @@ class SubGroupFilling:
         """Place the units that can be on one node only."""
         for rooms in self._rooms:
             if rooms.pinned:
-                placed = self._fill(rooms, self._trial, domain, len(rooms.units), variant)
+                placed = self._place_order.fill(rooms, self._trial, domain, len(rooms.units), variant)
                 if placed is None:
                     return False
                 self._assign(sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or "")), placed)
@@ -214,10 +191,12 @@ class SubGroupFilling:
     # -- counting equal sub-groups --------------------------------------------------------------------------------
 
     def _place(self, subgroups: Sequence[_SubGroup], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
-        """Place equal sub-groups; those that fit if not all do."""
+        """Place equal sub-groups."""
         shape = subgroups[0].shape
         nodes = self._by_domain(shape, names)
         room = self._room(subgroups, nodes, variant)
+        if sum(room.values()) < len(subgroups):
+            return False
         farther, nearer = self._levels_around(shape.level, nodes, within)
         nodes_in_use, name_of = self._domains.placed | self._trial.nodes, self._domains.of_level(shape.level).name_of
         used = {name_of[name] for name in nodes_in_use if name in name_of}
@@ -254,7 +233,7 @@ class SubGroupFilling:
         for index, _ in shape.own:
             units = [unit for subgroup in subgroups for unit in subgroup.own[index]]
             domain = Domain("", "", names, tuple(within))
-            placed = self._fill(self._rooms[index], self._trial, domain, len(units), variant)
+            placed = self._place_order.fill(self._rooms[index], self._trial, domain, len(units), variant)
             if placed is None:
                 return False
             self._assign(units, placed)

@@ -1,12 +1,10 @@
 """The checks of `berth lint`: they take the objects of files and return findings. linter.py lists them all."""
 
 from extender.lint.device_findings import one_sentence
-from extender.lint.finding import LintFinding
 from extender.lint.linter import CheckedManifests, Placed, check_devices, check_manifests
 
 __all__ = [
     "CheckedManifests",
-    "LintFinding",
     "Placed",
     "check_devices",
     "check_manifests",

@@ -16,14 +16,13 @@ from extender.api.fields import Json
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import Claim
 from extender.api.resource_slices import Device, PoolKey, Slice, own_name
-from extender.api_schema import did_you_mean
+from extender.api_schema import LintFinding, did_you_mean
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.explain import NO_RELEASE_HELPS, Explanation, explain, failing_terms, unmet_localities
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, requirements_of
@@ -54,9 +53,9 @@ class Given:
 
     def options(self) -> Iterator[tuple[Claim, DeviceRequest, str]]:
         """Yield (claim, alternative of a request, its place) for all claims."""
-        for claim in self.objects.claims:
+        for claim, place in self.objects.placed_claims():
             for option in (o for request in claim.spec.requests for o in request.alternatives):
-                yield claim, option, f"{self.objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}"
+                yield claim, option, f"{place}, request {option.name}"
 
     def selectors(self, option: DeviceRequest) -> list[str] | None:
         """The selectors of an alternative and of its class; None if the class is not known."""
@@ -188,12 +187,12 @@ def admin_access(given: Given) -> Iterator[LintFinding]:
     """The claims with admin access, except those in a namespace of the files that allows it."""
     metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
     allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(ADMIN_LABEL) == "true"}
-    for claim in given.objects.claims:
+    for claim, place in given.objects.placed_claims():
         namespace = claim.key.namespace or "default"
         options = (option for request in claim.spec.requests for option in request.alternatives)
         if namespace not in allowed and any(option.admin_access for option in options):
             problem = f'adminAccess needs the label {ADMIN_LABEL}: "true" on namespace {namespace}'
-            yield LintFinding("note", given.objects.origins[f"ResourceClaim {claim.key}"], problem)
+            yield LintFinding("note", place, problem)
 
 
 def refused_pods(given: Given) -> Iterator[LintFinding]:
@@ -268,9 +267,11 @@ def _pods_of_lone_claims(given: Given) -> list[tuple[str, HypotheticalPod]]:
     """A pod for each claim or template that no pod of the files uses, with file, document and object of the claim."""
     used = {claim.spec for _, pod in given.pods for claim in pod.claims}
     found = []
-    for claim in (claim for claim in given.objects.claims if claim.spec not in used and not claim.problem):
+    for claim, place in given.objects.placed_claims():
+        if claim.spec in used:
+            continue
         entry = {"name": _LONE, "resourceClaimName": claim.key.name}
         metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
         pod = decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}})
-        found.append((given.objects.origins[f"ResourceClaim {claim.key}"], HypotheticalPod(pod, (claim,))))
+        found.append((place, HypotheticalPod(pod, (claim,))))
     return found

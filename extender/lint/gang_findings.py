@@ -27,7 +27,6 @@ from extender.api.group_topology import (
     group_topology,
     level_label,
 )
-from extender.api.group_trees import GroupTrees
 from extender.api.pod_groups import (
     MINIMUM,
     NEEDED_OBJECTS,
@@ -35,16 +34,17 @@ from extender.api.pod_groups import (
     GroupKey,
     GroupPolicy,
     GroupSource,
+    GroupTrees,
     Membership,
     group_policy_of,
     minimum_of,
 )
 from extender.api.pods import Pod, decode_pod
+from extender.api_schema import LintFinding
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.gangs.gang import disagreement
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
 from extender.policy import Policy
 

@@ -17,7 +17,7 @@ from extender.allocation import Snapshot
 from extender.api.fields import Json, inner, objects
 from extender.api.object_meta import is_subdomain
 from extender.api_schema import (
-    FieldFault,
+    LintFinding,
     did_you_mean,
     faults_of_value,
     field_faults,
@@ -40,11 +40,10 @@ from extender.lint.device_findings import (
     unknown_classes,
     unreadable_objects,
 )
-from extender.lint.finding import LintFinding
 from extender.lint.gang_findings import gang_findings
 from extender.lint.old_manifests import corrected
 from extender.lint.pod_findings import annotation_findings, pod_findings
-from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical_pods, pod_templates
+from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical, pod_templates
 
 Placed = tuple[str, Json]  # an object, and the document that has it or the name of the object in the document
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
@@ -101,7 +100,7 @@ def check_devices(
     unreadable = [problem for position, problem in problems.items() if position not in checked.faulty]
     files, pods = [made for _, made in checked.objects], list[tuple[str, HypotheticalPod]]()
     with suppress(WireError):  # other checks name the faults of pods and templates
-        for pod in hypothetical_pods(files):
+        for pod in hypothetical(files).pods:
             document, made = checked.objects[pod.made_by]
             pods.append((f"{document}: {_named(made)}", pod))
     given = Given(decoded, unreadable, files, pods, dialect, snapshot, knows_nodes)
@@ -118,15 +117,10 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
     reported = {finding.where for finding in found if not finding.fixed}
     for check in OBJECT_CHECKS:
         found += [finding for finding in check(made, templates) if finding.where not in reported]
-    if _is_allocated(made):
+    if made.get("kind") == "ResourceClaim" and isinstance(inner(made, "status", "").get("allocation"), dict):
         # The API server lets no client change the spec of a stored claim, and only its allocation counts.
         found = [one._replace(severity="warning") if one.where.startswith("spec") else one for one in found]
     return made, found
-
-
-def _is_allocated(obj: Json) -> bool:
-    status = obj.get("status") if obj.get("kind") == "ResourceClaim" else None
-    return isinstance(status, dict) and isinstance(status.get("allocation"), dict)
 
 
 def _published(obj: Json) -> Iterator[str]:
@@ -151,11 +145,11 @@ def _fields(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
         return
     if has_schema(obj):
         yield from _name(obj.get("metadata") or {})
-        wrong = list(map(_finding, field_faults({k: v for k, v in obj.items() if k != "status"})))
+        wrong = list(field_faults({k: v for k, v in obj.items() if k != "status"}))
         yield from wrong
         if str(obj.get("apiVersion")).startswith("resource.k8s.io/"):
             try:
-                yield from map(_finding, rule_faults(obj))
+                yield from rule_faults(obj)
             except WireError as error:  # a wrong type
                 if error.path not in (one.where for one in wrong):
                     yield LintFinding("error", error.path, error.problem)
@@ -166,7 +160,7 @@ def _fields(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
         for template in templates:
             for field, type_ in (("metadata", "V1ObjectMeta"), ("spec", "V1PodSpec")):
                 inner = template.pod.get(field) or {}
-                yield from map(_finding, faults_of_value(inner, type_, f"{template.path}.{field}"))
+                yield from faults_of_value(inner, type_, f"{template.path}.{field}")
 
 
 def _name(metadata: Json) -> Iterator[LintFinding]:
@@ -174,10 +168,6 @@ def _name(metadata: Json) -> Iterator[LintFinding]:
     if isinstance(name, str) and name and not is_subdomain(name):
         problem = f"the name {shown(name)} must have lower-case letters, digits, '-' and '.' only"
         yield LintFinding("error", "metadata.name", problem, "fill in the variable" if "$" in name else "rename it")
-
-
-def _finding(fault: FieldFault) -> LintFinding:
-    return LintFinding(fault.severity, fault.path, fault.problem, fault.correction)
 
 
 def _without_template(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:

@@ -8,10 +8,10 @@ from math import prod
 
 from extender.api.fields import Json, inner, string
 from extender.api.quantity import parse_quantity
+from extender.api_schema import LintFinding
 from extender.base.text_limits import shown
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
-from extender.lint.finding import LintFinding
 
 # A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
 _COMPARED = r"(?:==|!=|<=?|>=?)"
@@ -20,7 +20,10 @@ _NO_DOMAIN = re.compile(
     rf"(?P<after>\s*{_COMPARED}|\s+in\b|\s*\.(?:compareTo|is\w+Than|startsWith|endsWith|contains|matches|lowerAscii)\("
     r"|\s*\.(?:(?P=name)\.)?(?:quantity|string|bool|int)\b(?!\()|(?P<field>\s*[.\[]))?"
 )
-_FIELD = re.compile(r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)")
+_FIELD = re.compile(
+    r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)"
+    r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<amount>\d+[KMGT]i)\b)?"
+)
 # After ["domain"].name, ["domain"]["name"], or ["name"]; ["domain"].version reads an attribute.
 _OLD_ACCESSOR = re.compile(
     r"(?:(?:\]\s*\.\w+|\]\s*\[[^\]]*\])\s*\.(?=(?:quantity|string|version|bool|int)\b)"
@@ -34,15 +37,17 @@ _DEVICE = (
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"']+)(?P=q)\s*\]"
     r"(?:\.(?P<name>\w+)|\[\s*(?P<k>[\"'])(?P<key>\w+)(?P=k)\s*\])"
 )
+_OPERATOR = r"\s*(?P<op>>=|<=|==|!=|>|<)\s*"
 _AMOUNT = (
-    r"(?:quantity\(\s*(?P<a>[\"'])(?P<quantity>[^\"']*)(?P=a)\s*\)|(?P<t>[\"'])(?P<text>[^\"']*)(?P=t)|"
+    r"(?P<amount>quantity\(\s*(?P<a>[\"'])(?P<quantity>[^\"']*)(?P=a)\s*\)|(?P<t>[\"'])(?P<text>[^\"']*)(?P=t)|"
     r"(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*))"
 )
-_READ = re.compile(rf"{_DEVICE}(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
+_READ = re.compile(rf"{_DEVICE}(?:{_OPERATOR}{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
+_TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<read>{_DEVICE})(?!\s*[\w.*/+%(\[-])")
+_MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
 _MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
 _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
 _DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
-_WITH_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT])i?[bB]?\s*", re.ASCII)  # 70GB, 70 GiB, 70gb
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
 _HAS_UNIT = re.compile(r"memory|storage|bandwidth|bytes|size", re.IGNORECASE)  # in names of amounts
@@ -67,12 +72,13 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
         yield LintFinding("error", where, f"no device has the domain {domain!r}", f"write {_read(qualified)}", fixed)
         if fixed:
             cel["expression"] = text = better
-    wrong = [found for found in _READ.finditer(text) if _is_wrong(found, published)]
+    straight = _TURNED.sub(lambda found: _turned(found, published), text)
+    wrong = [found for found in _READ.finditer(straight) if _is_wrong(found, published)]
     if wrong:
-        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], text)
+        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], straight)
         fixed = all(map(_is_clear, wrong)) and _compiles(better)
         advice = " ".join(better.split()) if fixed else _example(wrong[0]["domain"], _name(wrong[0]))
-        yield LintFinding("error", where, _problem(wrong[0]), f"write {advice}", fixed)
+        yield LintFinding("error", where, _problem(wrong[0], text), f"write {advice}", fixed)
         if fixed:
             cel["expression"] = text = better
     elif domain := _domain_of_memory(text, published):
@@ -93,6 +99,13 @@ def _placed(selector: Json, path: str) -> Iterator[LintFinding]:
 def _read(qualified: re.Match[str]) -> str:
     q = qualified["q"]
     return f"device.{qualified['kind']}[{q}{qualified['domain']}{q}].{qualified['name']}"
+
+
+def _turned(found: re.Match[str], published: frozenset[str]) -> str:
+    """A comparison with the amount on the left, with the amount on the right if the comparison is wrong."""
+    operator = _MIRRORED.get(found["op"], found["op"])
+    read = _READ.match(f"{found['read']} {operator} {found['amount']}")
+    return f"{found['before']}{read[0]}" if read is not None and _is_wrong(read, published) else found[0]
 
 
 def _is_wrong(found: re.Match[str], published: frozenset[str]) -> bool:
@@ -148,10 +161,11 @@ def _product(text: str) -> int:
     return prod(map(int, text.split("*")))
 
 
-def _problem(wrong: re.Match[str]) -> str:
+def _problem(wrong: re.Match[str], text: str) -> str:
     if wrong["kind"] == "attributes":
         return _NO_ATTRIBUTE
-    return f"{wrong['op']} does not compare amounts: capacities need compareTo(quantity(…))"
+    operator = wrong["op"] if wrong["op"] in text else _MIRRORED[wrong["op"]]
+    return f"{operator} does not compare amounts: capacities need compareTo(quantity(…))"
 
 
 def _example(domain: str, name: str) -> str:
@@ -190,12 +204,7 @@ def _literals(text: str, where: str) -> Iterator[LintFinding]:
             parse_quantity(found[2])
         except ValueError:
             problem = f"{found[0]} fails on every device: {shown(found[2])} is no quantity"
-            written = _WITH_BYTES.fullmatch(found[2])
-            number, unit = (written[1], written[2].upper()) if written else ("40", "G")
-            decimal = f"{number}{unit.replace('K', 'k')}"
-            yield LintFinding(
-                "error", where, problem, f"write the amount as {number}{unit}i (binary) or {decimal} (decimal)"
-            )
+            yield LintFinding("error", where, problem, "write an amount as 40Gi (binary) or 40G (decimal)")
 
 
 def _compiles(text: str) -> bool:
@@ -209,10 +218,12 @@ def _compiles(text: str) -> bool:
 def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
     field = _FIELD.search(text)
     if field:
-        better = f'device.attributes["gpu.nvidia.com"].{field["name"]}, with your driver'
+        better = f'attributes["gpu.nvidia.com"].{field["name"]}'
         if field["name"] == "memory":
-            better = f"{_example('gpu.nvidia.com', 'memory')}, and your driver"
-        yield LintFinding("error", where, f"a device has no field {field['name']!r}", f"write {better}")
+            amount = f'quantity("{field["amount"] or "40Gi"}")'
+            better = f'capacity["gpu.nvidia.com"].memory.compareTo({amount}) {field["op"] or ">="} 0'
+        problem = f"a device has no field {field['name']!r}"
+        yield LintFinding("error", where, problem, f"write device.{better}, with your driver")
     compiles = _compiles(text)
     for bare in _NO_DOMAIN.finditer(text):
         is_value = bare["before"] or (bare["after"] and not bare["field"])

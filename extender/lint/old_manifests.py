@@ -11,8 +11,7 @@ import orjson
 
 from extender.api.fields import Json, get, inner, need, objects, string
 from extender.api.object_meta import is_label
-from extender.api_schema import claim_spec
-from extender.lint.finding import LintFinding
+from extender.api_schema import LintFinding, claim_spec
 from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates
 
@@ -61,8 +60,6 @@ def corrected(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFind
 
 def _is_classic(made: Json, kind: str) -> bool:
     """Whether a corrected object still has content of classic DRA."""
-    if kind == "ResourceSlice":
-        return "namedResources" in made or "driverName" in made
     is_claim = kind in ("ResourceClaim", "ResourceClaimTemplate")
     return is_claim and not claim_spec(made)[0].keys().isdisjoint(_CLASSIC)
 
@@ -164,10 +161,6 @@ def _classic(spec: Json, path: str) -> Iterator[LintFinding]:
 
 def _slice(made: Json) -> Iterator[LintFinding]:
     """v1beta1 has the fields of a device in `basic`; v1alpha3 has a capacity as a bare amount."""
-    if "namedResources" in made or "driverName" in made:
-        problem = "is of v1alpha2: the API has no such ResourceSlice any more"
-        yield LintFinding("error", "namedResources", problem, "run a driver that publishes resource.k8s.io/v1")
-        return
     for device, where in objects(inner(made, "spec", ""), "devices", "spec"):
         basic = inner(device, "basic", where)
         if basic:
@@ -224,20 +217,12 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
 
 
 def _source(claim: Json, path: str) -> Iterator[LintFinding]:
-    """Where the claim is from was in `source` before 1.31, and in `claim` before the first release of DRA."""
-    for name in ("source", "claim"):
-        source = inner(claim, name, path)
-        if "template" in source:
-            problem = "a pod cannot contain the template of a claim"
-            correction = "write a ResourceClaimTemplate, and its name in resourceClaimTemplateName"
-            yield LintFinding("error", f"{path}.{name}", problem, correction)
-        if not source or "template" in source:
-            continue
-        claim.pop(name)
+    """Where the claim is from was in `source` before 1.31."""
+    if source := inner(claim, "source", path):
+        claim.pop("source")
         claim.update(source)
-        problem = "Kubernetes 1.31 removed the field `source`" if name == "source" else "the API has no field `claim`"
         correction = "move resourceClaimName or resourceClaimTemplateName up, next to `name`"
-        yield LintFinding("error", f"{path}.{name}", problem, correction, True)
+        yield LintFinding("error", f"{path}.source", "Kubernetes 1.31 removed the field `source`", correction, True)
 
 
 def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:

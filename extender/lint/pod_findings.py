@@ -15,9 +15,8 @@ from extender.api.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.api.pod_groups import OWN_ANNOTATIONS
 from extender.api.pods import DECISION_ANNOTATION, SCHEDULER
 from extender.api.resource_claims import GROUP_ANNOTATION
-from extender.api_schema import did_you_mean, faults_of_value, request_names, request_options
+from extender.api_schema import LintFinding, did_you_mean, faults_of_value, request_names, request_options
 from extender.base.berth_errors import WireError
-from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate, pod_templates
 from extender.vendors import DRIVERS, GPU, NIC, OTHER, driver_of, driver_of_class
 

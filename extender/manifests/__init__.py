@@ -15,7 +15,6 @@ from extender.manifests.hypothetical_pods import (
     HypotheticalGroup,
     HypotheticalPod,
     hypothetical,
-    hypothetical_pods,
     is_device_class,
 )
 from extender.manifests.pod_templates import PodTemplate, pod_templates
@@ -29,7 +28,6 @@ __all__ = [
     "checked",
     "decoded_objects",
     "hypothetical",
-    "hypothetical_pods",
     "is_device_class",
     "objects_of_document",
     "objects_or_faults",

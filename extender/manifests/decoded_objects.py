@@ -1,4 +1,4 @@
-"""Decodes the objects of files for the offline commands, and makes the claims of the templates that pods use.
+"""Decodes the objects of files for the offline commands.
 
 `objects_of_document` expands lists, and `checked` reads the fields that all kinds share; the decoders check all others.
 """
@@ -109,24 +109,26 @@ def _shaped(obj: Any, path: str) -> Json:
     return found
 
 
-_TEMPLATE = "ResourceClaimTemplate"
-_ORDER = {"Pod": 1, _TEMPLATE: 2}  # after all other kinds
-
-
 @dataclass(slots=True)
 class DecodedObjects:
     """The decoded objects of the files: `claims` without an allocation, and `pods` without a node.
 
-    `agent_slices` are those of node agents. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document
-    and object; a claim of a template is in the template.
+    `templates` are the claims of the templates, with the templates' names. `agent_slices` are those of node agents.
+    `origins` maps "DeviceClass NAME", "ResourceClaim KEY" and "ResourceClaimTemplate KEY" to file, document and object.
     """
 
     slices: list[Slice] = field(default_factory=list)
     agent_slices: list[Slice] = field(default_factory=list)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    templates: dict[ObjectKey, Claim] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     pods: list[Pod] = field(default_factory=list)
+
+    def placed_claims(self) -> Iterator[tuple[Claim, str]]:
+        """Yield the claims and those of the templates, each with its place."""
+        for kind, claims in (("ResourceClaim", self.claims), ("ResourceClaimTemplate", self.templates.values())):
+            yield from ((claim, self.origins[f"{kind} {claim.key}"]) for claim in claims)
 
 
 def decoded_objects(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> DecodedObjects:
@@ -134,19 +136,17 @@ def decoded_objects(given: list[tuple[str, Json]], problems: dict[int, WireError
 
     A fault goes to `problems`, under the position of its object. Without `problems` this raises WireError.
     """
-    named = [(place, _named(obj)) for place, obj in given]
-    decoding = _Decoding({_key(obj): (place, obj) for place, obj in named if obj.get("kind") == _TEMPLATE})
-    # Pods after all claims, and templates after the pods that use them.
-    for position in sorted(range(len(named)), key=lambda i: _ORDER.get(str(named[i][1].get("kind")), 0)):
-        place, obj = named[position]
+    found, slices = DecodedObjects(), SliceDecoder()
+    for position, (place, obj) in enumerate(given):
+        before = f"{place}: " if place else ""
         try:
-            decoding.add(place, obj)
+            _add(found, slices, before, _named(obj))
         except WireError as error:
-            problem = WireError(f"{_prefix(place)}{error.path}", error.problem)
+            problem = WireError(f"{before}{error.path}", error.problem)
             if problems is None:
                 raise problem from error
             problems[position] = problem
-    return decoding.found
+    return found
 
 
 def _named(obj: Json) -> Json:
@@ -157,77 +157,45 @@ def _named(obj: Json) -> Json:
     return {**obj, "metadata": {**metadata, "name": metadata["generateName"]}}
 
 
-def _key(obj: Json) -> ObjectKey:
-    metadata = obj.get("metadata") or {}
-    return ObjectKey(metadata.get("namespace") or "", str(metadata.get("name")))
+def claim_of_template(obj: Json) -> Claim:
+    """The claim of a ResourceClaimTemplate, with the name of the template. Raises WireError."""
+    metadata = inner(obj, "metadata", "")
+    named = {"namespace": metadata.get("namespace") or "", "name": str(metadata.get("name"))}
+    return decode_claim({"metadata": named, "spec": inner(inner(obj, "spec", ""), "spec", ".spec")})
 
 
-def _prefix(place: str) -> str:
-    return f"{place}: " if place else ""
-
-
-class _Decoding:
-    """Adds objects to `found`. `templates` are the (place, ResourceClaimTemplate) pairs by key."""
-
-    def __init__(self, templates: dict[ObjectKey, tuple[str, Json]]) -> None:
-        self.found = DecodedObjects()
-        self._slices = SliceDecoder()
-        self._templates = templates
-        self._used: set[ObjectKey] = set()  # templates of which there is a claim
-
-    def add(self, place: str, obj: Json) -> None:
-        """Decode an object. Raises WireError."""
-        found, kind = self.found, obj.get("kind")
-        group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
-        if dot and group != "resource" and kind not in ("Pod", _TEMPLATE):
-            return  # such as the DeviceClass of a driver from before DRA had one
-        match kind:
-            case "ResourceSlice":
-                slice_ = self._slices.decode(obj)
-                (found.agent_slices if slice_.pool.driver == FABRIC_DRIVER else found.slices).append(slice_)
-            case "DeviceTaintRule":
-                decode_taint_rule(obj)
-            case "DeviceClass":
-                class_ = decode_class(obj)
-                found.classes[class_.name] = class_
-                found.origins[f"DeviceClass {class_.name}"] = f"{_prefix(place)}DeviceClass {class_.name}"
-            case "ResourceClaim":
-                claim = decode_claim(obj)
-                self._add_claim(claim, f"{_prefix(place)}ResourceClaim {claim.key}")
-            case "ResourceClaimTemplate":
-                key = _key(obj)
-                if key not in self._used and self._templates[key][1] is obj:  # the last one of its name
-                    self._add_claim_of_template(key, key)
-            case "Pod":
-                self._add_pod(decode_pod(obj))
-            case "Node":
-                decode_node(obj)
-            case "Namespace":
-                decode_labels(obj)
-            case _ if not kind:
-                raise WireError("kind", "is missing: this is not a Kubernetes object")
-
-    def _add_pod(self, pod: Pod) -> None:
-        """Add a pod if it waits, and one claim for each template that it uses."""
-        if pod.is_waiting:
-            self.found.pods.append(pod)
-        for entry in pod.claims:
-            key = ObjectKey(pod.key.namespace, entry.template_name)
-            if key in self._templates:
-                self._add_claim_of_template(key, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
-
-    def _add_claim_of_template(self, template: ObjectKey, key: ObjectKey) -> None:
-        self._used.add(template)
-        place, obj = self._templates[template]
-        inner = get(get(obj, "spec", dict, "", {}), "spec", dict, ".spec", {})
-        claim = decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})
-        self._add_claim(claim, f"{_prefix(place)}ResourceClaimTemplate {template}")
-
-    def _add_claim(self, claim: Claim, origin: str) -> None:
-        found = self.found
-        found.origins[f"ResourceClaim {claim.key}"] = origin
-        if claim.allocation is not None:
-            return
-        if claim.problem:
-            raise WireError(f"claim {claim.key}", claim.problem)
-        found.claims.append(claim)
+def _add(found: DecodedObjects, slices: SliceDecoder, place: str, obj: Json) -> None:
+    """Decode an object. Raises WireError."""
+    kind = obj.get("kind")
+    group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
+    if dot and group != "resource" and kind not in ("Pod", "ResourceClaimTemplate"):
+        return  # such as the DeviceClass of a driver from before DRA had one
+    match kind:
+        case "ResourceSlice":
+            slice_ = slices.decode(obj)
+            (found.agent_slices if slice_.pool.driver == FABRIC_DRIVER else found.slices).append(slice_)
+        case "DeviceTaintRule":
+            decode_taint_rule(obj)
+        case "DeviceClass":
+            class_ = decode_class(obj)
+            found.classes[class_.name] = class_
+            found.origins[f"DeviceClass {class_.name}"] = f"{place}DeviceClass {class_.name}"
+        case "ResourceClaim" | "ResourceClaimTemplate":
+            is_claim = kind == "ResourceClaim"
+            claim = decode_claim(obj) if is_claim else claim_of_template(obj)
+            found.origins[f"{kind} {claim.key}"] = f"{place}{kind} {claim.key}"
+            if claim.allocation is None and claim.problem:
+                raise WireError(f"claim {claim.key}", claim.problem)
+            if not is_claim:
+                found.templates[claim.key] = claim
+            elif claim.allocation is None:
+                found.claims.append(claim)
+        case "Pod":
+            if (pod := decode_pod(obj)).is_waiting:
+                found.pods.append(pod)
+        case "Node":
+            decode_node(obj)
+        case "Namespace":
+            decode_labels(obj)
+        case _ if not kind:
+            raise WireError("kind", "is missing: this is not a Kubernetes object")

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from extender.api.device_classes import DeviceClass, decode_class
 from extender.api.fields import Json, get, inner
-from extender.api.group_trees import GroupTrees
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupPolicy, Membership, group_policy_of
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupTrees, Membership, group_policy_of
 from extender.api.pods import MAX_CLAIMS, Pod, decode_pod
 from extender.api.resource_claims import Claim, decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
-from extender.manifests.decoded_objects import checked
+from extender.manifests.decoded_objects import checked, claim_of_template
 from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"
@@ -113,11 +112,6 @@ class Hypothetical(NamedTuple):
     classes: tuple[DeviceClass, ...] = ()
 
 
-def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
-    """One pod of each template. Raises WireError as `hypothetical` does."""
-    return list(hypothetical(objects).pods)
-
-
 def hypothetical(
     objects: Iterable[Json], known_policies: Mapping[GroupKey, GroupPolicy] = _NONE, most_pods: float = inf
 ) -> Hypothetical:
@@ -127,7 +121,7 @@ def hypothetical(
     wrong type.
     """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
-    templates = {_key(o): _claim_of_template(o) for o in known if o.get("kind") == "ResourceClaimTemplate"}
+    templates = {_key(o): claim_of_template(o) for o in known if o.get("kind") == "ResourceClaimTemplate"}
     claims = _Claims(templates, {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"})
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
@@ -205,12 +199,6 @@ def _hypothetical(obj: Json, known: _Claims, trees: GroupTrees) -> HypotheticalP
     pod = decode_pod(made)
     own = pod.membership
     return HypotheticalPod(replace(pod, membership=trees.membership(own)) if own is not None else pod, tuple(mine))
-
-
-def _claim_of_template(template: Json) -> Claim:
-    """A claim without an owner and without the name that it has for a pod. Raises WireError."""
-    spec = inner(inner(template, "spec", ""), "spec", ".spec")
-    return decode_claim({"metadata": {"name": "of-template"}, "spec": spec})
 
 
 def _placed(obj: Json) -> Json:

@@ -4,14 +4,13 @@
 own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `picture`.
 """
 
-from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
+from extender.replay.fleets import Fleet, cel_text, fleet_of, several, version_problem
 from extender.replay.job_files import JobFile, job_problem, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
 from extender.replay.outcome import NO_GPU, SIZES, LargeShape, Outcome, large_shape
-from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.placers import Placer, placer_of
-from extender.replay.replay import run_replay
+from extender.replay.replay import Task, measured_side_by_side, run_replay, run_side_by_side
 from extender.replay.restart_proof import Proof, prove
 from extender.replay.virtual_scheduler import NodeRoom
 
@@ -39,5 +38,6 @@ __all__ = [
     "read_jobs",
     "run_replay",
     "run_side_by_side",
+    "several",
     "version_problem",
 ]

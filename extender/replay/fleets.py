@@ -134,7 +134,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     if GPU_CLASS in shared:
         objects = [_with_shared_gpus(one) for one in objects]
     if NIC_CLASS in shared:
-        objects = [_with_shared_nics(one) for one in objects]
+        objects = [_with_devices(one, NIC, lambda nic: _shareable(nic, NIC_CAPACITY, WHOLE_NIC, "")) for one in objects]
     kinds = Counter(obj["kind"] for obj in objects)
     for kind in ("Node", "ResourceSlice"):
         if not kinds[kind]:
@@ -194,13 +194,17 @@ def cel_text(text: str) -> str:
     return json.dumps(text)
 
 
+def several(kind: str) -> str:
+    """The kind in the plural."""
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
+
+
 def version_problem(obj: Json) -> str:
     """Why Berth does not read the version of an object of DRA; '' if it does."""
     kind, (group, _, version) = str(obj.get("kind")), str(obj.get("apiVersion") or "").partition("/")
     if group != "resource.k8s.io" or kind not in _KINDS or kind == "DeviceTaintRule" or version == "v1":
         return ""
-    plural = f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
-    written = f"kubectl get {plural}.v1.{group} -A -o json writes it"
+    written = f"kubectl get {several(kind).lower()}.v1.{group} -A -o json writes it"
     return f"has version {shown(version)}, Berth reads v1: {written}"
 
 
@@ -220,11 +224,6 @@ def _with_shared_gpus(obj: Json) -> Json:
         return {**found, "capacity": {**found["capacity"], **more}}
 
     return _with_devices(obj, GPU, shareable)
-
-
-def _with_shared_nics(obj: Json) -> Json:
-    """A slice of NICs of which pods take parts, and any other object as it is."""
-    return _with_devices(obj, NIC, lambda device: _shareable(device, NIC_CAPACITY, WHOLE_NIC, ""))
 
 
 def _with_devices(obj: Json, kind: str, changed: Callable[[Json], Json]) -> Json:

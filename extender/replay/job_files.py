@@ -315,7 +315,7 @@ def _refused(kind: str, text: bytes) -> str:
         found = list(faults_of_value(spec, kind, field)) or list(refused_values(spec, kind, field))
     except WireError as error:
         return str(error)
-    for path, problem, correction, *_ in found:
+    for _, path, problem, correction, *_ in found:
         return f"{path}: {problem}{f' ({correction})' if correction else ''}"
     return ""
 

@@ -175,7 +175,7 @@ class Meter:
         self.gpus = sum(one.gpus for one in stats)
         known = [one for name, one in snapshot.node_infos.items() if name not in unmeasured]
         unknown = (one for name, one in snapshot.node_infos.items() if name in unmeasured)
-        self._unknown_links = sum(map(_has_several, unknown))
+        self._unknown_links = sum(one.fabric is not None and one.fabric.graph.size > 1 for one in unknown)
         # Whether more GPUs than are found may be joined: a fleet has nodes without links that are known, too.
         self._knows_joined, self._knows_place = (
             not self._unknown_links or has_place(shape, known, levels, if_empty=True)
@@ -235,7 +235,11 @@ class Meter:
             gangs=len(self._gangs),
             domains=statistics.fmean(self._gangs) if self._gangs else math.nan,
             in_one=_share([domains == 1 for domains in self._gangs]),
-            waits=self._waits_by_size(),
+            waits={
+                name: (len(waits), statistics.fmean(waits), max(waits))
+                for name in (NO_GPU, *(name for _, name in SIZES))
+                if (waits := self._waits.get(name))
+            },
             allocated=self._time_share(self._area),
             held=self._time_share(self._held_area),
             stranded=self._mean([one.stranded for one in self._samples]),
@@ -247,13 +251,6 @@ class Meter:
             samples=tuple(self._samples),
             started_jobs=self._jobs,
         )
-
-    def _waits_by_size(self) -> dict[str, tuple[int, float, float]]:
-        return {
-            name: (len(waits), statistics.fmean(waits), max(waits))
-            for name in (NO_GPU, *(name for _, name in SIZES))
-            if (waits := self._waits.get(name))
-        }
 
     def _time_share(self, area: float) -> float:
         """GPU-seconds as a share of those of the fleet."""
@@ -276,10 +273,6 @@ class Meter:
     def _domain(self, node: str, snapshot: Snapshot) -> tuple[str, str]:
         labels = snapshot.node_infos[node].node.labels
         return next(((level, labels[level]) for level in self._levels if level in labels), ("", node))
-
-
-def _has_several(node_info: NodeInfo) -> bool:
-    return node_info.fabric is not None and node_info.fabric.graph.size > 1
 
 
 def size_of(gpus: float) -> str:

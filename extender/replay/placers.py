@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 from extender.allocation import NodeInfo, Snapshot, choose
-from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Consumer
@@ -127,7 +127,7 @@ class InTreePlacing:
             solution = choose(context.problem(node_info, requirements), None)
             if solution is None:
                 raise NoDevices(f"node {node} has no devices for pod {pod.key}")
-            shares = _shares(pod.key)
+            shares = (f"{pod.key}/{number}" for number in count(1))  # the IDs of its shares
             planned = Placement(solution, (), 0.0, 0.0).allocations(
                 node_info, requirements, context, lambda: next(shares)
             )
@@ -156,14 +156,6 @@ def _emptiest(groups: Groups, snapshot: Snapshot) -> Sequence[str]:
 def _free_share(node_info: NodeInfo) -> float:
     gpus = node_info.positions(-1).bit_count()
     return node_info.positions(~node_info.busy).bit_count() / gpus if gpus else 0.0
-
-
-def _shares(key: ObjectKey) -> Iterator[str]:
-    """New IDs of the shares of a pod."""
-    number = 0
-    while True:
-        number += 1
-        yield f"{key}/{number}"
 
 
 def placing_of(placer: Placer, decisions: Decisions, api: VirtualApi, nodes: int) -> BerthPlacing | InTreePlacing:

@@ -167,7 +167,10 @@ class VirtualScheduler:
             if of in self._classes:
                 self._make_due(of)
             self._in_flight += 1
-            await self._start_bind(waiting, node)
+            if waiting.in_gang:  # its members wait for each other in bind, so the next pod does not wait for them
+                self._supervisor.spawn("gang-bind", self._bind(waiting, node))
+            else:
+                await self._bind(waiting, node)
 
     def _named(self, waiting: Waiting) -> Sequence[str]:
         """The nodes for which kube-scheduler asks its extender."""
@@ -196,13 +199,6 @@ class VirtualScheduler:
             if text != waiting.pod.unschedulable:
                 waiting.pod = replace(waiting.pod, unschedulable=text, tried=True)
                 self._api.put_pod(waiting.pod)
-
-    async def _start_bind(self, waiting: Waiting, node: str) -> None:
-        """Members of a gang wait for each other in bind, so the next pod does not wait for them."""
-        if waiting.in_gang:
-            self._supervisor.spawn("gang-bind", self._bind(waiting, node))
-        else:
-            await self._bind(waiting, node)
 
     async def _bind(self, waiting: Waiting, node: str) -> None:
         try:

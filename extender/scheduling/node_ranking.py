@@ -58,7 +58,9 @@ class StatusStore:
     def get(self, number: int) -> FilterStatus | None:
         """The status of a number; None if it has none."""
         placement = self.placements.get(number)
-        return self._own(placement) if placement is not None else self.unschedulable.get(number)
+        if placement is None:
+            return self.unschedulable.get(number)
+        return self._own(placement) if placement.is_shared else placement
 
     def placement(self, number: int) -> Placement:
         """The placement of a number. It is kept with this ranking's request, because callers read the best ones often.
@@ -133,9 +135,7 @@ class StatusStore:
         return -self.placements[number].score
 
     def _own(self, placement: Placement) -> Placement:
-        """The placement with this ranking's request."""
-        if not placement.is_shared:
-            return placement
+        """The shared placement with this ranking's request."""
         return placement.for_request(self._requirements.specs[0].requests[0].alternatives[0])
 
     def _count(self, placement: Placement, sign: int) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, tolerates
-from extender.api.nodes import Node, NodeSelector, PreferredTerm, Toleration
-from extender.api.pods import Pod
+from extender.api.nodes import Node, NodeSelector, Toleration
+from extender.api.pods import Pod, PreferredTerm
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.extender_v1 import has_all
+from extender.api.gpu_topology import WHOLE
 from extender.api.group_topology import NO_TOPOLOGY, ONE_NODE, GroupTopology, group_topology
 from extender.api.nodes import Node
 from extender.api.pod_groups import GroupKey, Membership, minimum_of
 from extender.api.reasons import Code, Reason
-from extender.api.request_mix import WHOLE
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.scheduling.domain_uses import path_labels

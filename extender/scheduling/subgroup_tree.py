@@ -10,7 +10,7 @@ free seats of the slices that run, then new slices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -271,7 +271,7 @@ def _names_around(subgroup: str) -> Iterator[str]:
 def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
     """The sub-groups with a minimum, also those without pods; inner ones before those around them."""
     of_tree = _asked_by(pods[0]).minimums if pods else ()
-    found = {subgroup: _asked_minimum(members) for subgroup, members in _by_subgroup(pods).items()}
+    found = {subgroup: _asked_by(members[0]).minimum for subgroup, members in _by_subgroup(pods).items()}
     found |= {name: max(minimum, found.get(name, 0)) for name, minimum in of_tree}
     return sorted(((name, one) for name, one in found.items() if one), key=lambda entry: -entry[0].count("/"))
 
@@ -297,13 +297,12 @@ def subgroups_problem(
         if asked.slices:
             own = [pod for pod in members if _asked_by(pod).slices]
             run = [one.subgroup.rank for one in bound if one.subgroup.name == subgroup and one.subgroup.in_slice]
-            needed = _needed(
-                len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked)
-            )
+            around = dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0  # of its PodGroup
+            needed = _needed(len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or around)
             problem = _cut_problem(own, run, needed, whom)
             if problem:
                 return f"pod annotation {asked.slices[0].annotation}: {problem}"
-    together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
+    together = sum(_asked_by(members[0]).minimum for members in _by_subgroup(pods).values())
     if together > minimum:
         text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
         return f"{text}, and its own minimum is {minimum}"
@@ -336,15 +335,6 @@ def _cut_problem(pods: Sequence[Pod], bound: Sequence[int | None], needed: int, 
     return ""
 
 
-def _minimum_around(asked: AskedSubGroups) -> int:
-    """The minimum of the PodGroup of a sub-group; 0 if it has none."""
-    return dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0
-
-
-def _asked_minimum(pods: Sequence[Pod]) -> int:
-    return _asked_by(pods[0]).minimum
-
-
 def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
     """How many of the `sliced` pods of a sub-group surely run together: those beyond can form a slice that is not full.
 
@@ -360,16 +350,19 @@ def subgroups_disagreement(group: str, pods: Sequence[Pod]) -> str:
     for subgroup, members in _by_subgroup(pods).items():
         whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
         sliced = [pod for pod in members if _asked_by(pod).slices]
-        for compared, words, values in (
-            (members, "their required level", _required),
-            (members, "their minimum (berth.dev/subgroup-min)", _minimum),
-            (sliced, "their slices", _layers),
-        ):
-            first = compared[0] if compared else None
-            for pod in compared:
-                if first is not None and values(pod) != values(first):
-                    pair = f"{first.key} has {values(first) or 'none'}, {pod.key} has {values(pod) or 'none'}"
-                    return f"the pods of {whom} disagree about {words}: {pair}"
+        found = difference_of(whom, members, _OF_SUBGROUPS) or difference_of(whom, sliced, _OF_SLICES)
+        if found:
+            return found
+    return ""
+
+
+def difference_of(whom: str, pods: Sequence[Pod], values: Mapping[str, Callable[[Pod], Hashable]]) -> str:
+    """Which of the values, which are by their names in words, two of these pods have different; '' if none."""
+    for words, value in values.items():
+        other = next((pod for pod in pods if value(pod) != value(pods[0])), None)
+        if other is not None:
+            pair = f"{pods[0].key} has {value(pods[0]) or 'none'}, {other.key} has {value(other) or 'none'}"
+            return f"the pods of {whom} disagree about {words}: {pair}"
     return ""
 
 
@@ -379,9 +372,12 @@ def _required(pod: Pod) -> Hashable:
     return ", ".join(level.name for level in levels if level is not None)
 
 
-def _minimum(pod: Pod) -> Hashable:
-    return _asked_by(pod).minimum
-
-
 def _layers(pod: Pod) -> Hashable:
     return ", ".join(f"{layer.size} pods in one {layer.level.name}" for layer in _asked_by(pod).slices)
+
+
+_OF_SUBGROUPS: Mapping[str, Callable[[Pod], Hashable]] = {
+    "their required level": _required,
+    "their minimum (berth.dev/subgroup-min)": lambda pod: _asked_by(pod).minimum,
+}
+_OF_SLICES = {"their slices": _layers}

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Self
 
 from extender.allocation import Features
-from extender.api.extender_v1 import estimated_len
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS
 from extender.api.pods import Pod
@@ -218,15 +217,14 @@ class TracedService:
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         with self._traces.span(pod.uid, "filter", _about(pod.key)) as span:
             answer = self._service.filter(pod, names)
-            asked = estimated_len(names)
-            passed = asked if answer.passed is None else len(answer.passed)
-            span.set_attributes({"berth.nodes.asked": asked, "berth.nodes.passed": passed})
+            passed = len(names if answer.passed is None else answer.passed)
+            span.set_attributes({"berth.nodes.asked": len(names), "berth.nodes.passed": passed})
             if answer.error:
                 self._traces.failed(span, answer.error)
             return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
-        asked = {"berth.nodes.asked": estimated_len(names)}
+        asked = {"berth.nodes.asked": len(names)}
         with self._traces.span(pod.uid, "prioritize", _about(pod.key) | asked):
             return self._service.prioritize(pod, names)
 

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
 from extender.allocation.nodes.locality import Nearness
-from extender.api.gpu_topology import Fabric, Interconnect, Source
+from extender.api.gpu_topology import WHOLE, Fabric, Interconnect, RequestMix, Source
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
-from extender.api.request_mix import WHOLE, RequestMix
 from extender.base.bits import members, union
 from extender.base.text_limits import counted
 from extender.policy import Headroom, Policy, Weights

@@ -235,9 +235,5 @@ def vendors_of(files: Mapping[str, bytes]) -> tuple[Vendor, ...]:
     return tuple(found.values())
 
 
-def _carried() -> Mapping[str, bytes]:
-    entries = resources.files("extender.vendors").iterdir()
-    return {entry.name: entry.read_bytes() for entry in entries if entry.name.endswith(".yaml")}
-
-
-VENDORS: Final = vendors_of(_carried())
+_ENTRIES = resources.files("extender.vendors").iterdir()
+VENDORS: Final = vendors_of({entry.name: entry.read_bytes() for entry in _ENTRIES if entry.name.endswith(".yaml")})

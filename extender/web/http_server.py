@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -103,7 +102,6 @@ class Server(uvicorn.Server):
         seconds = self.limits.handshake_seconds if ssl is not None else None
         self.servers = []
         for bound in sockets or ():
-            _limit_unread(bound, self.limits.write_seconds)
             bound.listen(self.config.backlog)
             connect = partial(loop.connect_accepted_socket, self.connection, ssl=ssl, ssl_handshake_timeout=seconds)
             acceptor = _Acceptor(bound, connect, self.limits.handshakes, self.admits)
@@ -305,15 +303,6 @@ def names_of(certificate: dict[str, Any]) -> set[str]:
     """The common name and the DNS names of a certificate, given as `SSLSocket.getpeercert` returns it."""
     common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
     return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
-
-
-def _limit_unread(listening: socket.socket, seconds: float) -> None:
-    """Have the kernel close each accepted connection whose client reads nothing for this time.
-
-    The kernel takes up to 4 MiB for such a client before it pauses the writer: an hour of small updates.
-    """
-    if sys.platform == "linux":
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
 class _Acceptor:

@@ -119,7 +119,7 @@ COMMON: tuple[MetricSource[Process], ...] = (
 )
 
 
-class Scrapes(Generic[S_contra]):
+class Scrapes(Collector, Generic[S_contra]):
     """Answers GET /metrics, in the text format 0.0.4, with values that are less than a second old.
 
     It renders the text, which takes about a millisecond, at most once a second. `clock` returns seconds.
@@ -131,7 +131,8 @@ class Scrapes(Generic[S_contra]):
         source: S_contra,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._families = _Families(metrics, source)
+        self._metrics = metrics
+        self._source = source
         self._clock = clock
         self._rendered_at = float("-inf")
         self._text = b""
@@ -140,16 +141,11 @@ class Scrapes(Generic[S_contra]):
         """The answer to one request."""
         now = self._clock()
         if now - self._rendered_at >= _COPY_SECONDS:
-            self._text, self._rendered_at = generate_latest(self._families), now
+            self._text, self._rendered_at = generate_latest(self), now
         return Answer(200, self._text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
-
-class _Families(Collector, Generic[S_contra]):
-    def __init__(self, metrics: Sequence[MetricSource[S_contra]], source: S_contra) -> None:
-        self._metrics = metrics
-        self._source = source
-
     def collect(self) -> Iterator[Family]:
+        """The metrics as prometheus_client renders them."""
         for metric in self._metrics:
             family: Any = metric.family(metric.name, metric.help, labels=metric.labels)
             found = metric.value(self._source)

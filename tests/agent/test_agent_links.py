@@ -196,14 +196,17 @@ def test_gpus_that_the_driver_does_not_publish_do_not_count(kept: int) -> None:
     assert not cache.agent_problems
 
 
+def partitioned(whole: int = 0) -> dict:
+    """The slice of a tray whose GPUs, but for the first ones, are in MIG mode. A device may name its GPU's UUID."""
+    found = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
+    for device in found["spec"]["devices"][whole:]:
+        device["attributes"] |= {"type": {"string": "mig"}, "parentUUID": device["attributes"]["uuid"]}
+    return found
+
+
 def test_a_mig_device_is_no_gpu_of_the_baseline() -> None:
-    """A MIG device may name the UUID of its GPU."""
     cache = machine_nodes(n1="gb200-nvl72-tray", n2="t4-4")
-    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
-    for device in partitioned["spec"]["devices"][1:]:
-        device["attributes"]["type"] = {"string": "mig"}
-        device["attributes"]["parentUUID"] = device["attributes"]["uuid"]
-    put(cache, partitioned)
+    put(cache, partitioned(whole=1))
     assert baseline(cache).best_ring_gbps == {2: 10, 3: 10, 4: 10}
 
 
@@ -212,13 +215,11 @@ def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
     """Also on a node whose GPUs are all in MIG mode. NVIDIA's driver 0.4 publishes no NUMA node."""
     cache = machine_nodes(n1="gb200-nvl72-tray")
     put(cache, device_slice("n1", "dra.net", [{"name": "nic", "attributes": {"dra.net/numaNode": {"int": 0}}}]))
-    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
-    for number, device in enumerate(partitioned["spec"]["devices"][whole:]):
-        device["attributes"]["type"] = {"string": "mig"}
-        device["attributes"]["parentUUID"] = device["attributes"]["uuid"]
+    mig = partitioned(whole)
+    for number, device in enumerate(mig["spec"]["devices"][whole:]):
         device["attributes"]["uuid"] = {"string": f"MIG-{number}"}
         device["attributes"].pop("resource.kubernetes.io/pcieRoot", None)
-    put(cache, partitioned)
+    put(cache, mig)
     info = cache.snapshot().node_infos["n1"]
     assert info.locality is not None
     gpus = [bit for bit, one in enumerate(info.inventory.devices) if one.id.driver == "gpu.nvidia.com"]
@@ -226,20 +227,20 @@ def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
     assert len({info.locality.roots[bit] for bit in gpus} - {0}) == 4
     assert [bit >= 0 for bit in info.gpu_bits] == [number < whole for number in range(4)]
     assert not cache.agent_problems
-    put(cache, gpu_slice("n1", MACHINES["t4-4"]) | {"metadata": partitioned["metadata"]})
+    put(cache, gpu_slice("n1", MACHINES["t4-4"]) | {"metadata": mig["metadata"]})
     info = cache.snapshot().node_infos["n1"]
     assert [bit >= 0 for bit in info.gpu_bits] == [True] * 4
 
 
 def test_the_agent_of_a_node_that_lost_its_mig_devices_has_no_fabric() -> None:
     cache = machine_nodes(n1="gb200-nvl72-tray")
-    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
-    for device in partitioned["spec"]["devices"]:
-        device["attributes"] |= {"type": {"string": "mig"}, "parentUUID": device["attributes"].pop("uuid")}
-    put(cache, partitioned)
+    mig = partitioned()
+    for device in mig["spec"]["devices"]:
+        del device["attributes"]["uuid"]
+    put(cache, mig)
     assert fabric_at(cache) is not None
-    partitioned["spec"]["devices"] = []
-    put(cache, partitioned)
+    mig["spec"]["devices"] = []
+    put(cache, mig)
     assert fabric_at(cache) is None
 
 

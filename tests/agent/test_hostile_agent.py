@@ -36,47 +36,14 @@ def said(machine: str, position: int = 0, node: str = "n1", **attributes: object
     return obj
 
 
-# Attributes that cannot be, and a word of the problem that names each. The numbers are literals, the smallest that
-# cannot be: a test that takes them from BOUNDS accepts any bound.
-IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
-    ({"links": "1:" + "9" * 50}, "links"),
-    ({"links": "1:19,2:19"}, "more than 36 links"),
-    ({"links": "\u00b2:1"}, "links"),
-    ({"links": "1:\u0661"}, "links"),
-    ({"links": "0:1"}, "other GPUs"),
-    ({"links": "99:1"}, "links"),
-    ({"links": 7}, "is not text"),
-    ({"switchLinks": 37}, "switchLinks"),
-    ({"switchLinks": -1}, "switchLinks"),
-    ({"switchLinks": True}, "switchLinks"),
-    ({"linkMBps": 200_001}, "linkMBps"),
-    ({"linkMBps": 10**12}, "linkMBps"),
-    ({"nvlinkVersion": 17}, "nvlinkVersion"),
-    ({"pcieGeneration": 17}, "pcieGeneration"),
-    ({"numaNode": 1024}, "numaNode"),
-    ({"numaNode": -1}, "numaNode"),
-    ({"pcieRoot": "pci0000:640"}, "pcieRoot"),
-    ({"pcieRoot": "0000:64"}, "pcieRoot"),
-    ({"pcieRoot": "pci0000:\u0661\u0661"}, "pcieRoot"),
-    ({"pcieRoot": "pci0000:64\n"}, "pcieRoot"),
-    ({"pcieRoot": 64}, "pcieRoot"),
-    ({"memoryTotalMiB": 4194305}, "memoryTotalMiB"),
-    ({"memoryTotalMiB": 1 << 40}, "memoryTotalMiB"),
-    ({"memoryFreeMiB": 1 << 40}, "memoryFreeMiB"),
-    ({"memoryFreeMiB": -5}, "memoryFreeMiB"),
-    ({"memoryReservedMiB": "7"}, "memoryReservedMiB"),
-    ({"linkMBps": "26562"}, "linkMBps"),
-    ({"distances": "\u00b2\u00b2\u00b2"}, "distances"),
-    ({"distances": "0" * 65}, "distances"),
-    ({"note": "x" * 65}, "note"),
-]
+IMPOSSIBLE = yaml.safe_load((Path(__file__).parents[1] / "cases" / "agent_values.yaml").read_text())
 
 
-@pytest.mark.parametrize(("attributes", "word"), IMPOSSIBLE)
-def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
+@pytest.mark.parametrize(("name", "value", "word"), IMPOSSIBLE)
+def test_impossible_value_is_named_and_not_believed(name: str, value: Any, word: str) -> None:
     """Attack: report values that no hardware has, to attract pods."""
     honest, _ = read_agent(fabric_slice("n1", MACHINES["dgx1-v100"]))
-    found, problems = read_agent(said("dgx1-v100", **attributes))
+    found, problems = read_agent(said("dgx1-v100", **{name: value}))
     assert problems
     assert word in problems[0]
     assert "gpu-0" in problems[0]
@@ -100,7 +67,7 @@ values = st.one_of(
     st.integers(),
     st.booleans(),
     st.text(max_size=80),
-    st.sampled_from([a for one, _ in IMPOSSIBLE for a in one.values()]),
+    st.sampled_from([value for _, value, _ in IMPOSSIBLE]),
 )
 names = st.sampled_from(
     [

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.base.bits import members
 from extender.cache import ClusterCache
-from extender.cli.allocate_command import answer, decode_case
-from extender.scheduling import NodeRanking, Placement, Unschedulable, evaluate, ignores_identity
+from extender.scheduling import NodeRanking, Placement, ignores_identity
+from tests.worlds.agreeing import check_case
 from tests.worlds.filled_caches import NODE, asked, claim_for, class_of_driver, device_slice, put
 
 Json = dict[str, Any]
@@ -48,37 +47,8 @@ def claim_of(case: Json, *, alternatives: bool) -> Json:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 @pytest.mark.parametrize("alternatives", [False, True])
-def test_allocated_devices(case: Json, *, alternatives: bool) -> None:
-    world = {
-        "name": case["name"],
-        "features": ["DRAListTypeAttributes", "DRAPrioritizedList"],
-        "node": NODE,
-        "resourceSlices": slices_of(case),
-        "deviceClasses": CLASSES,
-        "claims": [claim_of(case, alternatives=alternatives)],
-    }
-    for order in ("in-tree", "preferred"):
-        found = answer(decode_case(world), order)
-        if case["expect"] == "error":
-            assert case["text"] in found["error"]
-            continue
-        assert found["error"] is None
-        results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None
-        assert (results and [r["device"] for r in results]) == (None if case["expect"] == "none" else case["expect"])
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_serve_agrees(case: Json) -> None:
-    cache = put(ClusterCache(), *CLASSES, NODE, *slices_of(case))
-    requirements, context = asked(cache, claim_of(case, alternatives=False))
-    info = cache.snapshot().node_infos["n"]
-    status = evaluate(info, requirements, context)
-    if case["expect"] in ("error", "none"):
-        assert isinstance(status, Unschedulable)
-        assert case.get("text", "") in status.text
-    else:
-        assert isinstance(status, Placement)
-        assert [info.inventory.devices[bit].device.name for bit in members(status.solution.mask)] == case["expect"]
+def test_serve_and_allocate_agree(case: Json, *, alternatives: bool) -> None:
+    check_case(case, [*CLASSES, NODE, *slices_of(case)], claim_of(case, alternatives=alternatives))
 
 
 @pytest.mark.parametrize("attribute", ["place", "uuid"])

@@ -15,18 +15,18 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.requirements import special_claim
 from tests.worlds.applications import serve_application
-from tests.worlds.dra_worlds import extended
+from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Refusing
-from tests.worlds.running_berth import berthing, claim, patient, pod
+from tests.worlds.running_berth import berthing, claim, one_node, patient, pod
+from tests.worlds.tenant_worlds import SPECIAL, forged, uid_of
 
 
 async def test_device_plugin_manifest_gets_a_claim() -> None:
     """nvidia.com/gpu: 2 on a node without the device plugin: claim, mapping in the pod's status, devices, Binding."""
     async with berthing({"n1": "a100-pcie-8-bridged"}) as b:
         await b.create(extended("old", 2))
-        assert (await b.filter("old"))["NodeNames"] == ["n1"]
-        assert await b.bind("old", "n1") == ""
+        assert await place(b, "old") == ""
         (made,) = b.claims()
         assert made["metadata"]["name"].startswith("old-extended-resources-")
         assert made["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
@@ -63,22 +63,18 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
         node = b.cluster.store["nodes", ("", "n1")]
         b.cluster.store.put("nodes", ("", "n1"), {**node, "status": {"allocatable": {"nvidia.com/gpu": "4"}}})
         await b.create(extended("old"))
-        assert (await b.filter("old"))["NodeNames"] == ["n1"]
-        assert await b.bind("old", "n1") == ""
+        assert await place(b, "old") == ""
         assert b.claims() == []
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("old"))
+    async with one_node(extended("old")) as b:
         await b.filter("old")
         b.cluster.api.intercept = Refusing("/binding")
         assert "no" in await b.bind("old", "n1")
         assert b.claims() == []
         b.cluster.api.intercept = None
-        await b.settled()
-        assert (await b.filter("old"))["NodeNames"] == ["n1"]
-        assert await b.bind("old", "n1") == ""
+        assert await place(b, "old") == ""
 
 
 async def test_a_process_that_has_just_started_binds_no_pod_before_it_knows_the_classes() -> None:
@@ -155,21 +151,11 @@ async def test_a_class_that_the_watch_has_not_shown_yet_lets_no_pod_start_withou
 async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:
     """A crash after the claim was created and before it was allocated: it holds nothing and goes with its pod. An
     allocated one is removed first (tests/bind/test_tenant_special_claims.py)."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("old"))
-        owner = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": "old",
-            "uid": b.pod("old")["metadata"]["uid"],
-            "controller": True,
-        }
+    async with one_node(extended("old")) as b:
         left = claim("old-extended-resources-abcde")
-        notes = {"resource.kubernetes.io/extended-resource-claim": "true"}
-        finalizers = ["resource.kubernetes.io/delete-protection"]
-        left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+        left["metadata"] |= {**forged("old", uid_of(b, "old")), "annotations": {SPECIAL: "true"}}
         await b.create(left)
-        assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
+        assert await place(b, "old") == ""
         assert len(b.held()) == 1
         assert len(b.claims()) == 2
 
@@ -178,7 +164,7 @@ async def test_implicit_name() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         resources = {"requests": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
         await b.create(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        assert await place(b, "p") == ""
         assert len(b.held()) == 1
 
 

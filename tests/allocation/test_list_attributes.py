@@ -11,17 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.api.resource_slices import SliceDecoder
-from extender.base.bits import members
 from extender.cache import ClusterCache
 from extender.cel.dra import Dialect
 from extender.cel.dra.terms import failed_term
-from extender.cli.allocate_command import answers_of
 from extender.cli.select_command import answer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
-from extender.scheduling import Placement, Unschedulable, evaluate
+from extender.scheduling import Placement, evaluate
 from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.topology.sources import choose_fabric
+from tests.worlds.agreeing import check_case
 from tests.worlds.filled_caches import CLASS, NODE, asked, claim_for, class_of_driver, device_slice, put
 from tests.worlds.vendor_worlds import whole_gpus
 
@@ -55,26 +54,7 @@ def claim_of(case: Json) -> Json:
 @pytest.mark.parametrize("case", WORLD["worlds"], ids=lambda case: case["name"])
 def test_serve_and_allocate_agree(case: Json) -> None:
     node = node_of("n", case["devices"], case.get("others", []))
-    cache = put(ClusterCache(), OF_D, *node)
-    requirements, context = asked(cache, claim_of(case))
-    info = cache.snapshot().node_infos["n"]
-    status = evaluate(info, requirements, context)
-    objects = [*node, OF_D, claim_of(case)]
-    for order in ("in-tree", "preferred"):
-        (found,) = answers_of([("", obj) for obj in objects], order, None)
-        results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None
-        if case["expect"] == "error":
-            assert case["text"] in found["error"]
-            assert isinstance(status, Unschedulable)
-            assert case["text"] in status.text
-        elif case["expect"] == "none":
-            assert (results, found["error"]) == (None, None)
-            assert isinstance(status, Unschedulable)
-        else:
-            assert results is not None, found
-            assert [result["device"] for result in results] == case["expect"]
-            assert isinstance(status, Placement)
-            assert [info.inventory.devices[bit].device.name for bit in members(status.solution.mask)] == case["expect"]
+    check_case(case, [*node, OF_D], claim_of(case))
 
 
 numbers = st.one_of(

@@ -14,9 +14,8 @@ import pytest
 
 import extender
 from extender.allocation.nodes.locality import Locality, Nearness
-from extender.api.gpu_topology import Graph, Interconnect, Source
+from extender.api.gpu_topology import DEFAULT_MIX, Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
-from extender.api.request_mix import DEFAULT_MIX
 from extender.api.semver import parse_semver
 from extender.cel.dra import Dialect
 from extender.topology.sets import Measures

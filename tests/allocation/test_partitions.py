@@ -16,14 +16,13 @@ from extender.api.reasons import Code
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.gangs.gang_problem import GangShortage
-from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
-from extender.scheduling import EvaluationContext, FilterStatus, Placement, PodRequirements, evaluate, requirements_of
+from extender.scheduling import EvaluationContext, FilterStatus, Placement, evaluate
 from extender.topology.sets import quality
 from tests.worlds.dra_worlds import H100
 from tests.worlds.explain_worlds import held_claim
-from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
+from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put, required
 from tests.worlds.gang_worlds import GangWorld, nodes_of
 from tests.worlds.running_berth import pod
 
@@ -101,9 +100,7 @@ def status(world: World) -> tuple[FilterStatus, NodeInfo]:
     objects = [held_claim("held", held)] if held else []
     objects += [claim_object(f"c{number}", requests) for number, requests in enumerate(world.claims)]
     asking = decode_pod(pod("p", *(f"c{number}" for number in range(len(world.claims)))))
-    snapshot = put(cache, *objects).snapshot()
-    requirements = requirements_of(asking, snapshot, Policy())
-    assert isinstance(requirements, PodRequirements)
+    requirements, snapshot = required(asking, put(cache, *objects)), cache.snapshot()
     context = EvaluationContext(Masks(), Features(), snapshot.baseline)
     return evaluate(snapshot.node_infos["n1"], requirements, context), snapshot.node_infos["n1"]
 
@@ -254,5 +251,5 @@ def test_a_gang_has_room_for_its_partitions() -> None:
         raw = next(slices(World((*PAIRS, *QUADS), (), ()), node))
         gangs.add_slice(raw)
         gangs.use(node, ["gpu-0", "gpu-3"])
-    assert gangs.plan(gangs.gang(5, 2)) == GangShortage(5, 4, "", "")
+    assert gangs.plan(gangs.gang(5, 2)) == GangShortage(5)
     assert nodes_of(gangs.plan(gangs.gang(4, 2, "v"))) == ["n1", "n1", "n2", "n2"]

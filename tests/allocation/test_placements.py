@@ -27,10 +27,9 @@ from extender.scheduling import (
     PodRequirements,
     evaluate,
     ignores_identity,
-    requirements_of,
 )
 from extender.scheduling.evaluate import PlacementCache
-from tests.worlds.filled_caches import GPU_CLASS, device_slice, put
+from tests.worlds.filled_caches import GPU_CLASS, device_slice, put, required
 from tests.worlds.running_berth import claim
 
 _POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))
@@ -86,9 +85,7 @@ def requirements(
     asked["spec"]["devices"]["requests"][0]["name"] = request
     prefixed = {f"berth.dev/{key}": value for key, value in annotations.items()}
     pod = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=prefixed)
-    made = requirements_of(pod, put(cache, asked).snapshot(), policy)
-    assert isinstance(made, PodRequirements)
-    return made
+    return required(pod, put(cache, asked), policy)
 
 
 @given(

@@ -112,9 +112,9 @@ async def test_a_pod_is_told_which_counts_disagree() -> None:
         custom(b, [{"name": "a"}])
         pool = {"name": "n1", "generation": 1, "resourceSliceCount": 2}
         spec = {"driver": "d.example.com", "nodeName": "n1", "pool": pool, "devices": [{"name": "b"}]}
-        b.cluster.apply({"kind": "ResourceSlice", "metadata": {"name": "another"}, "spec": spec})
-        b.cluster.apply(asks("c"))
-        b.cluster.apply(pod("p", "c"))
+        await b.create(
+            {"kind": "ResourceSlice", "metadata": {"name": "another"}, "spec": spec}, asks("c"), pod("p", "c")
+        )
         assert await place(b, "p") == f"resource pool is invalid: {BOTH}"
 
 

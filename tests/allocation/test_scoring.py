@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.gpu_topology import DEFAULT_MIX, RequestShape, whole_gpus
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import parse_quantity
-from extender.api.request_mix import DEFAULT_MIX, RequestShape, whole_gpus
 from extender.api.resource_claims import Allocation, Claim
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.policy import load_policy

@@ -13,9 +13,9 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
+from extender.scheduling import Evaluator, SelectedNodes
 from tests.worlds.evaluation_worlds import TICK, Fleet
-from tests.worlds.filled_caches import put
+from tests.worlds.filled_caches import put, required
 from tests.worlds.running_berth import claim
 
 LABELS = {f"k{n}": "v" for n in range(64)}
@@ -50,9 +50,7 @@ def selector(*keys: str) -> NodeSelector:
 def test_the_results_are_bounded_and_those_of_one_namespace_do_not_replace_those_of_others() -> None:
     """A comparison that takes several calls began again in each of them."""
     fleet, pod = world(1, "k0")
-    one = requirements_of(pod, fleet.cache.snapshot(), Policy())
-    assert isinstance(one, PodRequirements)
-    evaluator = Evaluator(Features())
+    one, evaluator = required(pod, fleet.cache), Evaluator(Features())
 
     def selected(namespace: str, node_selector: NodeSelector) -> SelectedNodes:
         return evaluator.selected_nodes(replace(one, namespace=namespace, claim_selectors=(node_selector,)))

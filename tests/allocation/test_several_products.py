@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extender.policy import Policy
-from extender.scheduling import PodRequirements, requirements_of
+from tests.worlds.filled_caches import required
 from tests.worlds.nic_worlds import GPU, NicFleet, counted
 
 Json = dict[str, Any]
@@ -24,9 +24,7 @@ def placed(case: Json) -> tuple[list[str], dict[str, str]]:
     requests = counted(case["asks"]["gpus"], case["asks"]["nics"])
     pod = fleet.pod([one for one in requests if one["exactly"]["count"]])
     notes = {f"berth.dev/{key}": value for key, value in case.get("notes", {}).items()}
-    requirements = requirements_of(replace(pod, annotations=notes), fleet.cache.snapshot(), fleet.policy)
-    assert isinstance(requirements, PodRequirements)
-    found = fleet.placement("n", requirements)
+    found = fleet.placement("n", required(replace(pod, annotations=notes), fleet.cache, fleet.policy))
     return sorted(fleet.names("n", found)), {part.name: part.sentence for part in found.parts}
 
 

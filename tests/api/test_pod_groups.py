@@ -30,10 +30,10 @@ def group(b: Serving, name: str, *claims: Json) -> str:
     return str(b.cluster.apply(made)["metadata"]["uid"])
 
 
-def made_for_group(b: Serving, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim) -> None:
+def made_for_group(b: Serving, name: str, uid: str, like: Callable[[str], Json] = claim) -> None:
     """A claim as the claim controller makes it from a template of the PodGroup."""
     made = like(name)
-    owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid}
+    owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": uid}
     made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     b.cluster.apply(made)
 
@@ -44,6 +44,19 @@ def member(b: Serving, name: str, entry: Json, made: str = "", group_name: str =
     if made:
         status = {"status": {"resourceClaimStatuses": [{"name": entry["name"], "resourceClaimName": made}]}}
         b.cluster.api.registry.patch(PODS, ("default", name), status, "status", strategic=False)
+
+
+def members(b: Serving, *names: str, like: Callable[[str], Json] = claim) -> str:
+    """A PodGroup, the claim `made` for it, and these pods; returns the UID of the group."""
+    uid = group(b, "g")
+    made_for_group(b, "made", uid, like=like)
+    for name in names:
+        member(b, name, ENTRY, "made")
+    return uid
+
+
+async def no_binding(_: str, path: str) -> ApiError | None:
+    return ApiError(403, "Forbidden", "no") if path.endswith("/pods/g-0/binding") else None
 
 
 def reserved(b: Serving, name: str) -> list[Json]:
@@ -61,10 +74,7 @@ async def bound_together(b: Serving, *names: str) -> list[str]:
 
 async def test_a_claim_made_for_the_group_is_reserved_once_for_it() -> None:
     async with berthing(NODES) as b:
-        uid, entry = group(b, "g"), {"name": "gpu", "resourceClaimTemplateName": "t"}
-        made_for_group(b, "made", uid)
-        for name in ("g-0", "g-1", "g-2"):
-            member(b, name, entry, "made")
+        uid = members(b, "g-0", "g-1", "g-2")
         assert await bound_together(b, "g-0", "g-1", "g-2") == ["", "", ""]
         entry_of_group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}
         assert reserved(b, "made") == [entry_of_group]
@@ -105,22 +115,16 @@ async def test_a_claim_of_another_group_is_not_ready(group_name: str, words: str
     async with berthing(NODES) as b:
         group(b, "other")
         made_for_group(b, "made", group(b, "g"))
-        member(b, "p", {"name": "gpu", "resourceClaimTemplateName": "t"}, "made", group_name)
+        member(b, "p", ENTRY, "made", group_name)
         await b.settled()
         assert (await b.filter("p"))["Error"].endswith(words)
 
 
 async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> None:
     async with berthing(NODES) as b:
-        uid, entry = group(b, "g"), {"name": "gpu", "resourceClaimTemplateName": "t"}
-        made_for_group(b, "made", uid)
-        for name in ("g-0", "g-1"):
-            member(b, name, entry, "made")
+        uid = members(b, "g-0", "g-1")
 
-        async def refuse(method: str, path: str) -> ApiError | None:
-            return ApiError(403, "Forbidden", "no") if path.endswith("/pods/g-0/binding") else None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = no_binding
         assert "no" in (await bound_together(b, "g-0"))[0]
         held = b.held()
         assert await bound_together(b, "g-1") == [""]
@@ -133,9 +137,7 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
     it read the PodGroup.
     """
     async with berthing(NODES) as b:
-        made_for_group(b, "made", group(b, "g"))
-        for name in ("g-0", "g-1"):
-            member(b, name, ENTRY, "made")
+        members(b, "g-0", "g-1")
         await b.settled()
         (node,) = (await b.filter("g-0"))["NodeNames"]
         assert (await b.filter("g-1"))["NodeNames"] == [node]
@@ -164,14 +166,8 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
 async def allocated_without_member(b: Serving) -> str:
     """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was rejected. The answer
     is the node of the claim."""
-    made_for_group(b, "made", group(b, "g"))
-    for name in ("g-0", "g-1"):
-        member(b, name, ENTRY, "made")
-
-    async def refuse(_: str, path: str) -> ApiError | None:
-        return ApiError(403, "Forbidden", "no") if path.endswith("/pods/g-0/binding") else None
-
-    b.cluster.api.intercept = refuse
+    members(b, "g-0", "g-1")
+    b.cluster.api.intercept = no_binding
     assert "no" in (await bound_together(b, "g-0"))[0]
     b.cluster.api.intercept = None
     assert reserved(b, "made")
@@ -332,9 +328,7 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
 async def test_a_groups_claim_with_a_failure_condition_is_freed_unless_a_member_is_bound(*, bound: bool) -> None:
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [CONDITIONAL])
-        made_for_group(b, "made", group(b, "g"), like=asks)
-        for name in ("g-0", "g-1"):
-            member(b, name, ENTRY, "made")
+        members(b, "g-0", "g-1", like=asks)
         await b.settled()
         first = asyncio.create_task(bound_together(b, "g-0"))
         await eventually(lambda: b.held() or first.done())

@@ -195,13 +195,6 @@ async def test_at_the_start_a_404_that_discovery_does_not_confirm_is_a_failure(c
         await eventually(lambda: "a" in cache.slices.rules)
 
 
-async def test_at_the_start_one_look_shows_that_a_kind_is_absent() -> None:
-    async with watching(Versions(Cluster()), ClusterCache()) as found:
-        await eventually(lambda: found.listed)
-        assert not found.served
-        assert not found.failures
-
-
 async def test_a_server_that_lists_and_does_not_watch_is_asked_with_pauses() -> None:
     """Without them, thousands of lists of both versions took the time of the event loop."""
     versions = Versions(Cluster(), "v1", "v1beta2")

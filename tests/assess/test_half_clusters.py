@@ -31,27 +31,11 @@ NOT_JOINED = next(case for case in CASES if case["name"].startswith("four GPUs o
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("Node", "there is no Node: their labels"),
-        ("Pod", "there is no Pod: gangs, waiting pods"),
-        ("ResourceSlice", "there is no ResourceSlice: no GPU of a DRA driver is known"),
-        ("DeviceClass", "there is no DeviceClass: why pods with claims wait"),
-        ("ResourceClaim", "there is no ResourceClaim, but 1 running pod names claims: which pods have which GPUs"),
-    ],
-)
-def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) -> None:
-    objects = [obj for obj in objects_of(NOT_JOINED) if obj["kind"] != kind]
-    found = assessed(snapshot_file(tmp_path, objects))
-    assert any(line.startswith(words) for line in found["lacking"])
-    assert len(found["sets"]) == (0 if kind in ("ResourceSlice", "ResourceClaim") else 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "says", "says_not"),
+    ("kind", "lacks", "says", "says_not"),
     [
         (
             "Node",
+            "their labels",
             [
                 "Which GPUs are free, and how gangs spread, is not known: no Nodes were read. 3 nodes, 24 GPUs.",
                 "not explained, no Nodes were read",
@@ -60,15 +44,21 @@ def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) 
         ),
         (
             "ResourceSlice",
+            "no GPU of a DRA driver is known",
             ["without those of DRA drivers", "not explained, no ResourceSlices were read"],
             ["fits nowhere"],
         ),
-        ("DeviceClass", ["24 GPUs: 15 free", "not explained, no DeviceClasses were read"], ["does not exist", "Worse"]),
-        ("Pod", ["24 GPUs: 15 free", "there is no Pod: gangs, waiting pods"], ["topology.kubernetes.io/rack"]),
+        (
+            "DeviceClass",
+            "why pods with claims wait",
+            ["24 GPUs: 15 free", "not explained, no DeviceClasses were read"],
+            ["does not exist", "Worse"],
+        ),
+        ("Pod", "gangs, waiting pods", ["24 GPUs: 15 free"], ["topology.kubernetes.io/rack"]),
     ],
 )
 def test_what_follows_from_a_kind_that_lacks_is_not_stated(
-    kind: str, says: list[str], says_not: list[str], tmp_path: Path
+    kind: str, lacks: str, says: list[str], says_not: list[str], tmp_path: Path
 ) -> None:
     """Without nodes each could have any taint and rack; without pods a gang over two nodes seems to be small pods."""
     racks: Json = {
@@ -86,6 +76,7 @@ def test_what_follows_from_a_kind_that_lacks_is_not_stated(
     assert [text for text in says if text not in words] == []
     assert [text for text in says_not if text in words] == []
     assert f"not computed: no {kind}{'es' * kind.endswith('s') or 's'} were read" in words
+    assert [line for line in assessed(path)["lacking"] if line.startswith(f"there is no {kind}: {lacks}")]
 
 
 @pytest.mark.parametrize("kinds", [{"ResourceClaim"}, {"ResourceClaim", "Pod"}], ids=["no claims", "no pods either"])
@@ -103,19 +94,13 @@ def test_without_claims_no_gpu_is_said_to_be_free(kinds: set[str], tmp_path: Pat
     assert first in page.read_text()
     assert "free: 8" not in page.read_text()
     found = assessed(path)
+    why = "and no Pod that shows" if "Pod" in kinds else "but 1 running pod names claims: which pods have which GPUs"
+    assert found["lacking"][0].startswith(f"there is no ResourceClaim, {why}")
     assert {found["fleet"]["products"][0][name] for name in ("free", "allocated", "stranded", "largest_set")} == {None}
     assert (found["fleet"]["sets"], found["fleet"]["domains"]) == ([], [])
     assert [one["reason"] for one in found["waiting"]] == (
         [] if "Pod" in kinds else ["not explained, which devices are free is not known"]
     )
-
-
-def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: Path) -> None:
-    node = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
-    pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "4"}}]
-    path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
-    _, out, _ = berth(["assess", str(path)])
-    assert "1 node, 8 GPUs: 4 free" in out
 
 
 def test_without_pods_no_gpu_of_a_device_plugin_is_said_to_be_free(tmp_path: Path) -> None:
@@ -246,10 +231,13 @@ LACKING = [  # what lacks, whether GPUs beside known ones are unknown, and words
         "node of slices is not known",
     ),
 ]
-LACKING_IDS = ["no claim", "a result", "an allocation", "a slice", "a device", "an amount", "another node"]
 
 
-@pytest.mark.parametrize(("lacks", "unknown", "words"), LACKING, ids=LACKING_IDS)
+@pytest.mark.parametrize(
+    ("lacks", "unknown", "words"),
+    LACKING,
+    ids=["no claim", "a result", "an allocation", "a slice", "a device", "an amount", "another node"],
+)
 def test_a_part_that_lacks_is_named_and_nothing_is_stated_of_it(
     lacks: Callable[[list[Json]], None], unknown: int, words: str, tmp_path: Path
 ) -> None:
@@ -265,16 +253,8 @@ def test_a_part_that_lacks_is_named_and_nothing_is_stated_of_it(
     assert code == 1
     assert "GPUs that are not known" in err
     assert ("free or not, which is not known" if unknown else "1 node that cannot be counted") in out
-
-
-@pytest.mark.parametrize(("lacks", "unknown", "words"), LACKING, ids=LACKING_IDS)
-def test_no_room_is_found_where_it_is_not_known(
-    lacks: Callable[[list[Json]], None], unknown: int, words: str, tmp_path: Path
-) -> None:
-    """Without the claims no device is free for certain; without a slice only the devices of other nodes count."""
-    objects = two_nodes()
-    lacks(objects)
-    code, out, err = berth(["defrag", "--gpus", "6", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    # berth defrag: without the claims no device is free for certain; without a slice only those of other nodes count.
+    code, out, err = berth(["defrag", "--gpus", "6", "--snapshot", str(path)])
     assert words in err + out
     assert (code, "so it is not known which devices are in use" in err) == ((2, True) if unknown else (0, False))
     assert unknown or "there is room now on b" in out
@@ -494,21 +474,13 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()
         write_kubeconfig(tmp_path, b.api)
-        words = [
-            "assess",
-            "--kubeconfig",
-            str(tmp_path / "kubeconfig"),
-            "--context",
-            "berth-sandbox",
-            "--save",
-            str(tmp_path / "saved.json"),
-            "--anonymise",
-        ]
-        code, out, err = await berth_beside(words)
+        words = ["assess", "--kubeconfig", str(tmp_path / "kubeconfig")]
+        saves = f"--context berth-sandbox --save {tmp_path / 'saved.json'} --anonymise".split()
+        code, out, err = await berth_beside([*words, *saves])
         assert code == 0, err
         assert "1 node, 8 GPUs: 8 free" in out
         assert "This is the cluster of context berth-sandbox." in out
-        code, _, err = await berth_beside([*words[:3], "--context", "other"])
+        code, _, err = await berth_beside([*words, "--context", "other"])
         assert (code, "other" in err) == (2, True)
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
     assert '"n1"' not in (tmp_path / "saved.json").read_text()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("replays_in_turn")
 
 Json = dict[str, Any]
 CONSTRAINED: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "job_constraints.yaml").read_text())
-WRONG_TIMES = "times that cannot be right: the job arrives now at the latest, without a creation with the first one"
+TIMES = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z")
 LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 GKE = {"cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb"}
 
@@ -189,27 +189,17 @@ def test_jobs_keep_what_pods_and_their_pod_group_ask_for(case: Json, tmp_path: P
     assert found["started"] == (0 if case.get("never") else 1), found
 
 
-def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
-    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate(("old", "new", "future"))]
+@pytest.mark.parametrize(("time", "arrival"), [("9000-01-01T00:00:00Z", 3600), ("yesterday", 0)])
+def test_times_that_cannot_be_right_are_told(time: str, arrival: int, tmp_path: Path) -> None:
+    """A pod of the future arrives now. As 1970, a time that is none made all other jobs arrive 56 years later."""
+    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate(("old", "new", "wrong"))]
     objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
-    times = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "9000-01-01T00:00:00Z")
-    for pod, time in zip(of_kind(objects, "Pod").values(), times, strict=True):
-        pod["metadata"]["creationTimestamp"] = time
+    for pod, created in zip(of_kind(objects, "Pod").values(), (*TIMES, time), strict=True):
+        pod["metadata"]["creationTimestamp"] = created
     lines, err = jobs_of(tmp_path, objects)
-    assert [line["arrival"] for line in lines] == [0, 3600, 3600]
-    assert err.strip().endswith(f"jobs.jsonl: 1 pod has {WRONG_TIMES} (such as default/future)")
-
-
-def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """As 1970 it made all other jobs arrive 56 years later."""
-    pods = [{"name": f"p{i}", "node": "a", "gpus": [i]} for i in range(3)]
-    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
-    times = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "yesterday")
-    for pod, time in zip(of_kind(objects, "Pod").values(), times, strict=True):
-        pod["metadata"]["creationTimestamp"] = time
-    lines, err = jobs_of(tmp_path, objects)
-    assert sorted(line["arrival"] for line in lines) == [0, 0, 3600]
-    assert f"jobs.jsonl: 1 pod has {WRONG_TIMES} (such as default/p2)" in err
+    assert sorted(line["arrival"] for line in lines) == sorted([0, 3600, arrival])
+    told = "times that cannot be right: the job arrives now at the latest, without a creation with the first one"
+    assert err.strip().endswith(f"jobs.jsonl: 1 pod has {told} (such as default/wrong)")
 
 
 @pytest.mark.parametrize(

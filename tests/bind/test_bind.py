@@ -15,7 +15,7 @@ from extender.sandbox import ApiError
 from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import CUT, NO, Once, Refusing
-from tests.worlds.running_berth import Serving, berthing, claim, pod
+from tests.worlds.running_berth import Serving, berthing, claim, jobs, one_node, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 
 pytestmark = pytest.mark.loopback
@@ -23,17 +23,16 @@ pytestmark = pytest.mark.loopback
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
 
-async def scheduled(b: Serving, name: str, *claims: str) -> str:
-    """Create a pod and filter it; returns the first node of the reply."""
-    await b.create(pod(name, *claims))
-    return (await b.filter(name))["NodeNames"][0]
+async def scheduled(b: Serving, *claims: str, count: int = 1) -> str:
+    """Create the pod p with claims for so many GPUs each, and filter it; returns the first node of the reply."""
+    await b.create(*(claim(name, count) for name in claims), pod("p", *claims))
+    return (await b.filter("p"))["NodeNames"][0]
 
 
 async def test_writes_everything_in_order() -> None:
     """Finalizer, allocation with timestamp, reservation, then the Binding with its annotation."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c", 2))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c", count=2)
         assert await b.bind("p", node) == ""
         (found,) = b.claims()
         assert FINALIZER in found["metadata"]["finalizers"]
@@ -48,17 +47,14 @@ async def test_writes_everything_in_order() -> None:
 async def test_several_claims_of_one_pod() -> None:
     """All claims of a pod are allocated together, on different devices."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(claim("d", 1))
-        assert await b.bind("p", await scheduled(b, "p", "c", "d")) == ""
-        assert len(set(b.held())) == 3
+        assert await b.bind("p", await scheduled(b, "c", "d", count=2)) == ""
+        assert len(set(b.held())) == 4
 
 
 async def test_bind_twice_is_success() -> None:
     """The scheduler repeats a bind whose reply it lost."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         assert list(await asyncio.gather(b.bind("p", node), b.bind("p", node))) == ["", ""]
         assert await b.bind("p", node) == ""
         assert "already" in await b.bind("p", "n1" if node == "n2" else "n2")
@@ -100,8 +96,7 @@ async def test_a_bind_of_an_unknown_shape_that_takes_long_fails_and_succeeds_lat
 async def test_shared_claim_is_only_reserved() -> None:
     """The second pod on a claim goes to its node, and the allocation stays byte for byte."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         assert await b.bind("p", node) == ""
         before = b.claims()[0]["status"]["allocation"]
         await b.create(pod("q", "c"))
@@ -117,8 +112,7 @@ async def test_shared_claim_is_only_reserved() -> None:
 
 async def test_recreated_pod_is_refused_and_nothing_is_written() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         assert "recreated" in await b.bind("p", node, uid="00000000-0000-0000-0000-000000000000")
         assert b.held() == []
 
@@ -126,8 +120,7 @@ async def test_recreated_pod_is_refused_and_nothing_is_written() -> None:
 async def test_failed_binding_is_released() -> None:
     """A Binding that the server rejects leaves no allocation and no reservation."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         b.cluster.api.intercept = Refusing("/binding")
         assert "no" in await b.bind("p", node)
         assert b.held() == []
@@ -142,9 +135,7 @@ async def test_failed_binding_is_released() -> None:
 async def test_the_claims_of_a_failed_bind_are_released_beside_each_other(*, fails: bool) -> None:
     """Each release may take seconds, or fail: a failure is logged, and keeps no other claim."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(claim("d"))
-        node, both = await scheduled(b, "p", "c", "d"), asyncio.Barrier(2)
+        node, both = await scheduled(b, "c", "d"), asyncio.Barrier(2)
 
         async def meet(method: str, path: str) -> ApiError | None:
             if method == "PATCH" and path.endswith("/status"):
@@ -168,8 +159,7 @@ async def test_the_claims_of_a_failed_bind_are_released_beside_each_other(*, fai
 async def test_lost_replies(method: str, ending: str) -> None:
     """The reply to a successful write is lost: the bind still succeeds with one allocation."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         b.cluster.api.intercept_reply = lost = Refusing(ending, CUT, 1, method=method)
         assert await b.bind("p", node) == ""
         assert lost.count
@@ -180,8 +170,7 @@ async def test_lost_replies(method: str, ending: str) -> None:
 async def test_conflict_is_read_again() -> None:
     """After a conflict the bind reads the claim again, and succeeds."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         touch = Once("PATCH", "/resourceclaims/c", lambda: patch(b, "c", {"metadata": {"labels": {"x": "y"}}}))
         b.cluster.api.intercept = touch
         assert await b.bind("p", node) == ""
@@ -191,8 +180,7 @@ async def test_conflict_is_read_again() -> None:
 async def test_a_claim_that_was_recreated_does_not_get_the_devices_of_the_old_one() -> None:
     """The new one asks for more devices than the bind chose for the old one."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
 
         def recreate() -> None:
             b.cluster.store.remove("resourceclaims", ("default", "c"))
@@ -207,10 +195,7 @@ async def test_a_claim_that_was_recreated_does_not_get_the_devices_of_the_old_on
 async def test_a_burst_never_shares_a_device() -> None:
     """Twenty pods for twelve GPUs, all bound at once: twelve binds succeed, and no device is allocated twice."""
     async with berthing(NODES) as b:
-        for i in range(20):
-            b.cluster.apply(claim(f"c{i}"))
-            b.cluster.apply(pod(f"p{i}", f"c{i}"))
-        await b.settled()
+        await b.create(*jobs(**{f"p{i}": 1 for i in range(20)}))
         first = [(await b.filter(f"p{i}"))["NodeNames"] for i in range(20)]
         outcome = await asyncio.gather(*(b.bind(f"p{i}", (names or ["n1"])[0]) for i, names in enumerate(first)))
         assert len(b.held()) == len(set(b.held())) == sum(1 for error in outcome if not error) == 12
@@ -249,8 +234,7 @@ async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str
     """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found
     by `make chaos`, two replicas, twice in forty runs."""
     async with replicas(NODES) as ((b, _), (gate, _)):
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
+        node = await scheduled(b, "c")
         b.cluster.api.intercept = Once("POST", "/binding", gate.close, NO)
         assert "no" in await b.bind("p", node)
         assert not b.held()
@@ -270,8 +254,7 @@ async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str
 async def test_two_binds_of_one_pod_never_run_at_once() -> None:
     """Two callers wait for a bind that fails: one of them starts the next bind, the other joins it."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        await scheduled(b, "p", "c")
+        await scheduled(b, "c")
         refused = most = 0
 
         async def watched(method: str, path: str) -> ApiError | None:
@@ -298,8 +281,7 @@ async def test_two_binds_of_one_pod_never_run_at_once() -> None:
 
 async def test_a_claim_that_becomes_unreadable_keeps_its_finalizers() -> None:
     """The finalizers are too long for Berth, so a write of the whole list would erase them."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
         long = [f"example.org/{i:060}" for i in range(100)]
 
         edit = Once("PATCH", "/resourceclaims/c", lambda: patch(b, "c", {"metadata": {"finalizers": long}}))

@@ -13,6 +13,7 @@ from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.serve.bind import BINDING_SECONDS, CLAIM_SECONDS
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindError, BindOutcomeUnknown
+from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.interceptions import Refusing
 from tests.worlds.running_berth import Serving, berthing, binder_of, claim, pod
@@ -60,8 +61,7 @@ async def test_a_bind_that_cannot_write_its_claims_gives_up_and_undoes_its_write
         b.cluster.api.intercept = None
         assert b.held() == []
         assert not b.node_of("p")
-        await b.settled()
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        assert await place(b, "p") == ""
 
 
 async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
@@ -19,10 +20,33 @@ from extender.web.asgi import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.faulty_world import World
-from tests.worlds.running_berth import berthing, pod
+from tests.worlds.running_berth import Berthing, berthing, pod
 from tests.worlds.skipping_loop import in_virtual_time
+from tests.worlds.tenant_worlds import ALLOCATOR, patch, uid_of
 
 pytestmark = pytest.mark.loopback
+
+
+@asynccontextmanager
+async def waiting_for_driver(policy: Policy | None = None) -> AsyncIterator[Berthing]:
+    """The pod p asks for a device that its driver attaches first."""
+    async with berthing({"n1": "t4-4"}, policy) as b:
+        custom(b, [CONDITIONAL])
+        await b.create(asks("p"), pod("p", "p"))
+        yield b
+
+
+async def filtered_pods_of_one_claim(b: Berthing, count: int, notes: dict[str, str] | None = None) -> list[str]:
+    """They share a claim for such a device."""
+    custom(b, [CONDITIONAL])
+    names = [f"p{i}" for i in range(count)]
+    await b.create(asks("c"), *(pod(name, "c", annotations=notes) for name in names))
+    for name in names:
+        assert (await b.filter(name))["NodeNames"] == ["n1"]
+    return names
+
+
+TAKEN_OVER = {"metadata": {"annotations": {ALLOCATOR: "berth-of-another-process"}}}
 
 
 @pytest.mark.parametrize(
@@ -30,10 +54,7 @@ pytestmark = pytest.mark.loopback
 )
 async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answer: str) -> None:
     """The bind waits for the driver, and ends with the event that shows its condition."""
-    async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        b.cluster.apply(pod("p", "p"))
+    async with waiting_for_driver() as b:
         bind = asyncio.create_task(place(b, "p"))
         await eventually(lambda: b.held() or bind.done())
         assert b.node_of("p") == ""
@@ -46,14 +67,7 @@ async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answe
 async def test_pods_that_share_a_claim_with_failed_conditions_give_it_up_together() -> None:
     """The last of them deallocates it."""
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("c"))
-        names = [f"p{i}" for i in range(6)]
-        for name in names:
-            b.cluster.apply(pod(name, "c"))
-        await b.settled()
-        for name in names:
-            assert (await b.filter(name))["NodeNames"] == ["n1"]
+        names = await filtered_pods_of_one_claim(b, 6)
         binds = [asyncio.create_task(b.bind(name, "n1")) for name in names]
         await eventually(lambda: len(b.claims()[0]["status"].get("reservedFor") or ()) == len(names))
         report(b, "c", "Broken")
@@ -62,21 +76,17 @@ async def test_pods_that_share_a_claim_with_failed_conditions_give_it_up_togethe
         assert not b.claims()[0]["status"].get("reservedFor")
 
 
-@pytest.mark.parametrize(("writer", "held"), [("", 0), ("berth-of-another-process", 1)])
+@pytest.mark.parametrize("taken_over", [False, True])
 async def test_an_allocation_that_was_found_and_failed_is_freed_unless_another_process_goes_on_with_it(
-    writer: str, held: int
+    *, taken_over: bool
 ) -> None:
     """The in-tree plugin allocated it before; or another replica takes it over while the bind looks at it."""
-    async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        uid = b.cluster.apply(pod("p", "p"))["metadata"]["uid"]
+    async with waiting_for_driver() as b:
         result = {"request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "fabric-0"}
         conditions = {key: CONDITIONAL[key] for key in ("bindingConditions", "bindingFailureConditions")}
-        entry = {"resource": "pods", "name": "p", "uid": uid}
+        entry = {"resource": "pods", "name": "p", "uid": uid_of(b, "p")}
         status = {"allocation": {"devices": {"results": [{**result, **conditions}]}}, "reservedFor": [entry]}
-        registry = b.cluster.api.registry
-        registry.patch(CLAIMS, ("default", "p"), {"status": status}, "status", strategic=False)
+        patch(b, "p", {"status": status}, "status")
         report(b, "p", "Broken")
         reads = 0
 
@@ -84,25 +94,20 @@ async def test_an_allocation_that_was_found_and_failed_is_freed_unless_another_p
             nonlocal reads
             if method == "GET" and path.endswith("/resourceclaims/p"):
                 reads += 1
-                if reads == 2 and writer:  # the first read is that of the bind, the second that of its undo
-                    mark = {"metadata": {"annotations": {"berth.dev/allocator": writer}}}
-                    registry.patch(CLAIMS, ("default", "p"), mark, "", strategic=False)
+                if reads == 2 and taken_over:  # the first read is that of the bind, the second that of its undo
+                    patch(b, "p", TAKEN_OVER)
 
         b.cluster.api.intercept = take_over
         assert await place(b, "p") == "binding conditions of claim default/p failed"
-        assert len(b.held()) == held
+        assert len(b.held()) == taken_over
         assert reads >= 2
 
 
 async def test_a_bind_stops_if_another_process_takes_the_claim_over_while_it_waits_for_the_driver() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        b.cluster.apply(pod("p", "p"))
+    async with waiting_for_driver() as b:
         bind = asyncio.create_task(place(b, "p"))
         await eventually(lambda: b.app.service.binder.write_barrier.waits or bind.done())
-        mark = {"metadata": {"annotations": {"berth.dev/allocator": "berth-of-another-process"}}}
-        b.cluster.api.registry.patch(CLAIMS, ("default", "p"), mark, "", strategic=False)
+        patch(b, "p", TAKEN_OVER)
         await b.settled()
         report(b, "p", "Attached")
         assert await bind == "claim default/p was taken over by another process"
@@ -110,20 +115,14 @@ async def test_a_bind_stops_if_another_process_takes_the_claim_over_while_it_wai
 
 
 async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
-    async with berthing({"n1": "t4-4"}, Policy(binding_timeout_seconds=1)) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        b.cluster.apply(pod("p", "p"))
+    async with waiting_for_driver(Policy(binding_timeout_seconds=1)) as b:
         assert await place(b, "p") == "binding conditions of claim default/p are not met: binding timeout"
         assert b.held() == []
 
 
 async def test_one_call_waits_for_drivers_as_long_as_the_policy_says() -> None:
     """After that the allocation stays, and the scheduler's next call goes on with it."""
-    async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=1)) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        b.cluster.apply(pod("p", "p"))
+    async with waiting_for_driver(Policy(binding_wait_seconds=1)) as b:
         assert await place(b, "p") == "waiting for binding conditions of claim default/p"
         assert len(b.held()) == 1
         report(b, "p", "Attached")
@@ -132,10 +131,7 @@ async def test_one_call_waits_for_drivers_as_long_as_the_policy_says() -> None:
 
 
 async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> None:
-    async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=600)) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("p"))
-        b.cluster.apply(pod("p", "p"))
+    async with waiting_for_driver(Policy(binding_wait_seconds=600)) as b:
         bind = asyncio.create_task(place(b, "p"))
         await eventually(lambda: b.held() or bind.done())
         await b.app.service.binder.drain(HANG_SECONDS)
@@ -163,16 +159,8 @@ def test_the_places_of_gangs_and_of_pods_that_wait_for_drivers_leave_connections
 async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_connections(minimum: int) -> None:
     """Also those of a gang beyond its minimum, which has slots for its minimum only."""
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("c"))
-        limit = MAX_WAITING_OF_NAMESPACE + minimum
-        names = [f"p{i}" for i in range(limit + 5)]
         notes = {"berth.dev/group": "job", "berth.dev/group-min": str(minimum)} if minimum else {}
-        for name in names:
-            b.cluster.apply(pod(name, "c", annotations=notes))
-        await b.settled()
-        for name in names:
-            assert (await b.filter(name))["NodeNames"] == ["n1"]
+        names = await filtered_pods_of_one_claim(b, MAX_WAITING_OF_NAMESPACE + minimum + 5, notes)
         binds = {name: asyncio.create_task(b.bind(name, "n1")) for name in names}
         await eventually(lambda: sum(task.done() for task in binds.values()) == 5, "those without a slot end")
         rejected = [name for name, task in binds.items() if task.done()]

@@ -16,9 +16,9 @@ from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_world import World
 from tests.worlds.interceptions import CUT, Once
-from tests.worlds.running_berth import Serving, berthing, bug_after, claim, pod
+from tests.worlds.running_berth import Serving, berthing, bug_after, claim, one_node, pod
 from tests.worlds.skipping_loop import in_virtual_time
-from tests.worlds.tenant_worlds import patch
+from tests.worlds.tenant_worlds import allocated, forged, patch, uid_of
 
 pytestmark = pytest.mark.loopback
 
@@ -30,9 +30,7 @@ def store_binding(b: Serving) -> None:
 
 
 async def two_claims(b: Serving) -> None:
-    for name in ("c1", "c2"):
-        b.cluster.apply(claim(name))
-    await b.create(pod("p", "c1", "c2"))
+    await b.create(claim("c1"), claim("c2"), pod("p", "c1", "c2"))
 
 
 async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
@@ -79,18 +77,12 @@ async def release(b: Serving, orphans: OrphanCollector, seconds: float = 0.0) ->
 
 async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
     """Its pod waited for more than a minute."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         clock = asyncio.get_running_loop().time
         began, name = clock(), "p-extended-resources-abcde"
-        made = b.cluster.apply(claim(name))
-        notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "killed"}
-        uid = b.pod("p")["metadata"]["uid"]
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}
-        patch(b, name, {"metadata": {"annotations": notes, "ownerReferences": [owner]}})
-        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-        entry = {"resource": "pods", "name": "p", "uid": uid}
-        patch(b, name, {"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [entry]}}, "status")
+        b.cluster.apply(claim(name))
+        allocated(b, name, "gpu-0", "p")
+        patch(b, name, {"metadata": forged("p", uid_of(b, "p"))})
         await b.settled()
 
         async def bound() -> bool:
@@ -99,12 +91,11 @@ async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once
 
         await eventually(bound, "the pod is bound with a claim of its own")
         assert clock() - began < 20.0  # by a clock that skips time; the grace period is 60 s
-        assert special_claim(b).name != made["metadata"]["name"]
+        assert special_claim(b).name != name
 
 
 async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         orphans = other_collector(b)
         b.cluster.api.intercept = Once("POST", "/binding", lambda: release(b, orphans))
         assert await b.bind("p", "n1") == ""
@@ -114,8 +105,7 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
 
 
 async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         orphans = other_collector(b)
         b.cluster.api.intercept = Once(
             "PATCH", "/pods/p/status", lambda: release(b, orphans, IN_FLIGHT_GRACE_SECONDS / 2)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import NODES, bind_all, member, planned
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import berthing, jobs, one_node
 
 pytestmark = pytest.mark.loopback
 
@@ -16,7 +16,7 @@ async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")
-        await b.create(claim("single", 8), pod("alone", "single"))
+        await b.create(*jobs(alone=8))
         nodes = await planned(b, "p0", "p1", "p2")
         assert await b.bind("alone", nodes["p0"])
         assert not b.held()
@@ -25,10 +25,7 @@ async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None
 
 async def test_a_bind_on_another_node_than_that_of_the_hold_wakes_a_pod_that_the_hold_kept_out() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        for name in ("p", "waits"):
-            b.cluster.apply(claim(name, 4))
-            b.cluster.apply(pod(name, name))
-        await b.settled()
+        await b.create(*jobs(p=4, waits=4))
         held, other = (await b.filter("p"))["NodeNames"]
         assert not (await b.filter("waits", [held]))["NodeNames"]
         touches = b.app.service.requeuer.touches
@@ -39,11 +36,7 @@ async def test_a_bind_on_another_node_than_that_of_the_hold_wakes_a_pod_that_the
 
 async def test_a_bind_that_finds_no_room_without_the_holds_of_others_ends_none() -> None:
     """Another replica has bound a pod to the node that kube-scheduler chose."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for name, count in (("bound", 2), ("holds", 2), ("large", 3)):
-            b.cluster.apply(claim(name, count))
-            b.cluster.apply(pod(name, name))
-        await b.settled()
+    async with one_node(*jobs(bound=2, holds=2, large=3)) as b:
         assert await b.bind("bound", "n1") == ""
         assert (await b.filter("holds"))["NodeNames"] == ["n1"]
         reservations = b.app.service.cache.reservations.by_claim
@@ -55,11 +48,7 @@ async def test_a_bind_that_finds_no_room_without_the_holds_of_others_ends_none()
 
 
 async def test_a_bind_that_has_room_without_the_holds_of_others_ends_them() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        for name, count in (("holds", 2), ("large", 3)):
-            b.cluster.apply(claim(name, count))
-            b.cluster.apply(pod(name, name))
-        await b.settled()
+    async with one_node(*jobs(holds=2, large=3)) as b:
         assert (await b.filter("holds"))["NodeNames"] == ["n1"]
         assert await b.bind("large", "n1") == ""
         assert not b.app.service.cache.reservations.holds

@@ -15,7 +15,7 @@ from extender.base.berth_errors import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding
-from tests.worlds.running_berth import Berthing, berthing, bug_after, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, bug_after, claim, one_node, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -55,8 +55,7 @@ async def test_the_claim_of_a_cancelled_bind_is_used_or_given_back(then: Callabl
 
 async def test_a_bind_goes_on_if_all_who_asked_for_it_hang_up() -> None:
     """kube-scheduler closes the connection at its time-out."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
         b.cluster.api.intercept = slow = Holding("resourceclaims/c/status", "PATCH")
         uid, service = b.pod("p")["metadata"]["uid"], b.app.service
         callers = [asyncio.create_task(service.bind(ObjectKey("default", "p"), uid, "n1")) for _ in range(2)]

@@ -22,7 +22,7 @@ from tests.worlds.eventually import HANG_SECONDS, answers, eventually
 from tests.worlds.gang_pods import NODES, two_binds_of_three
 from tests.worlds.interceptions import Holding
 from tests.worlds.process_worlds import free_port, process, sandbox
-from tests.worlds.running_berth import berthing, claim, patient, pod
+from tests.worlds.running_berth import berthing, claim, one_node, patient, pod
 
 
 async def test_the_exit_of_the_service_waits_for_a_running_bind() -> None:
@@ -70,8 +70,7 @@ async def test_sigterm_ends_a_bind_that_waits_for_a_driver_with_an_answer(tmp_pa
 
 async def test_a_bind_that_takes_longer_than_the_exit_of_its_server_gets_an_answer() -> None:
     """A call that is cancelled without an answer leaves a trace in the log."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
+    async with one_node(claim("c")) as b:
         args = {"PodName": "p", "PodNamespace": "default", "Node": "n1"}
         args["PodUID"] = b.cluster.apply(pod("p", "c"))["metadata"]["uid"]
         await b.settled()

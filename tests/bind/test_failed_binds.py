@@ -8,11 +8,12 @@ import pytest
 
 from extender.api.pods import Pod, decode_pod
 from extender.sandbox import ApiError, write_kubeconfig
-from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.commands import berth_beside
+from tests.worlds.dra_worlds import place
 from tests.worlds.explain_worlds import why
 from tests.worlds.interceptions import Refusing
-from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, Json, berthing, claim, jobs, pod
+from tests.worlds.tenant_worlds import PODS
 
 DENIED = (
     'pods "p" is forbidden: User "system:serviceaccount:berth-system:berth" cannot update resource "pods/finalizers" '
@@ -24,22 +25,24 @@ def condition(message: str, reason: str = "SchedulerError") -> Json:
     return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
-async def failing(b: Berthing, name: str) -> None:
-    """A pod whose bind fails. kube-scheduler writes the answer of the bind into the pod's condition."""
-    await b.create(claim(name), pod(name, name))
-    node = (await b.filter(name))["NodeNames"][0]
-    status = {"conditions": [condition(await b.bind(name, node))]}
-    b.cluster.api.registry.patch(
-        RESOURCES["", "pods"], ("default", name), {"status": status}, "status", strategic=False
-    )
+async def show(b: Berthing, name: str, error: str) -> None:
+    """kube-scheduler writes the answer of a bind into the pod's condition."""
+    status = {"status": {"conditions": [condition(error)]}}
+    b.cluster.api.registry.patch(PODS, ("default", name), status, "status", strategic=False)
     await b.settled()
+
+
+async def failing(b: Berthing, error: ApiError) -> None:
+    """The pod p, whose first bind fails."""
+    await b.create(*jobs(p=1))
+    b.cluster.api.intercept = Refusing("/binding", error)
+    await show(b, "p", await b.bind("p", (await b.filter("p"))["NodeNames"][0]))
+    b.cluster.api.intercept = None
 
 
 async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = Refusing("/binding", ApiError(403, "Forbidden", DENIED))
-        await failing(b, "p")
-        b.cluster.api.intercept = None
+        await failing(b, ApiError(403, "Forbidden", DENIED))
         words = f"; but its last attempt ended with an error: {DENIED}"
         found = await why(b, "p")
         assert found["outcome"] == "fits"
@@ -59,9 +62,7 @@ async def test_the_end_of_a_long_error_is_told() -> None:
     value = {f"key-{i}": "value" for i in range(200)}
     message = f'Binding "p" is invalid: spec: Invalid value: {value}: field is immutable'
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = Refusing("/binding", ApiError(422, "Invalid", message))
-        await failing(b, "p")
-        b.cluster.api.intercept = None
+        await failing(b, ApiError(422, "Invalid", message))
         sentence = (await why(b, "p"))["sentence"]
         assert 'Binding "p" is invalid: spec: Invalid value: {' in sentence
         assert sentence.endswith("}: field is immutable")
@@ -71,12 +72,9 @@ async def test_the_end_of_a_long_error_is_told() -> None:
 async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("g-0", "g-1"):
-            b.cluster.apply(claim(name))
-            b.cluster.apply(pod(name, name, annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
-        await b.settled()
-        status = {"status": {"conditions": [condition(DENIED)]}}
-        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "g-1"), status, "status", strategic=False)
-        await b.settled()
+            notes = {"berth.dev/group": "g", "berth.dev/group-min": "2"}
+            await b.create(claim(name), pod(name, name, annotations=notes))
+        await show(b, "g-1", DENIED)
         (group,) = (await b.client.get("/v1/explain/group/default/g")).json()
         assert group["sentence"].endswith(f"; the last attempt of g-1 ended with an error: {DENIED}")
         assert [member["reason"] for member in group["members"]] == ["", DENIED]
@@ -85,10 +83,8 @@ async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
 
 async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = Refusing("/binding", ApiError(403, "Forbidden", DENIED))
-        await failing(b, "p")
-        b.cluster.api.intercept = None
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        await failing(b, ApiError(403, "Forbidden", DENIED))
+        assert await place(b, "p") == ""
         await b.settled()
         assert "last attempt" not in str(await why(b, "p"))
         assert (await b.client.get("/v1/fleet")).json()["pending"] == []

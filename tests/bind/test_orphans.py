@@ -21,24 +21,20 @@ from extender.serve.orphans import OrphanCollector, Releases
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Once
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
-from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
+from tests.worlds.running_berth import Berthing, berthing, claim, one_node, pod
+from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored, swept
 
 pytestmark = pytest.mark.loopback
 
 
 async def test_an_allocation_that_lost_its_allocator_is_not_released() -> None:
     """The watch has not shown yet that another writer has the claim now."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
+    async with one_node(claim("c")) as b:
         allocated(b, "c", "gpu-0")
         await b.settled()
         lost = {"metadata": {"annotations": {ALLOCATOR: None}}}
         b.cluster.api.intercept = Once("GET", "/resourceclaims/c", lambda: patch(b, "c", lost))
-        orphans = collector_without_grace(b)
-        await orphans.sweep()
-        assert orphans.busy
-        await eventually(lambda: not orphans.busy)
+        orphans = await swept(b)
         assert (orphans.skipped, orphans.without_consumer) == (1, 0)
         assert stored(b, "c")["status"]["allocation"]
 
@@ -47,9 +43,7 @@ async def fail_to_undo(b: Berthing, *finalizers: str) -> None:
     """The claim `other` of a pod is deleted during its bind, and the undo cannot release the allocation of `c`."""
     other = claim("other")
     other["metadata"]["finalizers"] = list(finalizers)
-    for one in (claim("c"), other, pod("p", "c", "other")):
-        b.cluster.apply(one)
-    await b.settled()
+    await b.create(claim("c"), other, pod("p", "c", "other"))
 
     def fail(method: str, path: str) -> ApiError | None:
         if method == "PATCH" and path.endswith("/other"):
@@ -76,9 +70,7 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_is_released(fina
         collector_with_grace = b.app.service.orphans
         await collector_with_grace.sweep()
         assert not collector_with_grace.busy
-        orphans = collector_without_grace(b)
-        await orphans.sweep()
-        await eventually(lambda: not orphans.busy)
+        orphans = await swept(b)
         assert not has_devices(b)
         assert not stored(b, "c")["status"].get("reservedFor")
         assert (orphans.unsuitable, orphans.skipped) == (1, 0)
@@ -89,10 +81,7 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)
         b.cluster.api.registry.bind(("default", "p"), {"target": {"name": "n1"}})
-        orphans = collector_without_grace(b)
-        await orphans.sweep()
-        assert orphans.busy
-        await eventually(lambda: not orphans.busy)
+        orphans = await swept(b)
         assert has_devices(b)
         assert (orphans.unsuitable, orphans.skipped) == (0, 1)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,12 +20,11 @@ from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
     NodeRanking,
-    PodRequirements,
     requirements_of,
 )
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from tests.worlds.evaluation_worlds import GPU, Fleet, steps
-from tests.worlds.filled_caches import put
+from tests.worlds.filled_caches import put, required
 from tests.worlds.running_berth import berthing, claim
 from tests.worlds.running_berth import pod as pod_object
 
@@ -53,12 +54,6 @@ def pod_with(fleet: Fleet, *claims: dict[str, Any]) -> Pod:
     names = [one["metadata"]["name"] for one in claims]
     found = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{name}", name) for name in names))
     fleet.cache.apply_pod(found.uid, found)
-    return found
-
-
-def requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
-    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
-    assert isinstance(found, PodRequirements)
     return found
 
 
@@ -96,7 +91,7 @@ def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> No
 )
 def test_a_pod_at_the_limits_has_requirements(claims: list) -> None:
     fleet = Fleet()
-    found = requirements(fleet, pod_with(fleet, *claims))
+    found = required(pod_with(fleet, *claims), fleet.cache)
     assert len(found.specs) == len(claims)
     assert sum(len(one.alternatives) for spec in found.specs for one in spec.requests) <= MAX_ALTERNATIVES
 
@@ -104,42 +99,39 @@ def test_a_pod_at_the_limits_has_requirements(claims: list) -> None:
 async def test_bind_and_gangs_refuse_such_a_pod() -> None:
     notes = {"berth.dev/group": "g", "berth.dev/group-min": "2"}
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        for name in ("c1", "c2", "c3", "c4"):
-            b.cluster.apply(large(name) if name != "c4" else claim(name))
-        b.cluster.apply(pod_object("p", "c1", "c2", "c3"))
+        await b.create(large("c1"), large("c2"), large("c3"), claim("c4"), pod_object("p", "c1", "c2", "c3"))
         await b.create(pod_object("m1", "c1", "c2", "c3", annotations=notes), pod_object("m2", "c4", annotations=notes))
         assert REFUSED_REQUESTS in await b.bind("p", "n1")
         answer = await b.filter("m2", ["n1"])
         assert answer["FailedAndUnresolvableNodes"] == {"n1": f"pod default/m1 of the group: {REFUSED_REQUESTS}"}
 
 
+def with_known_masks(fleet: Fleet, *claims: dict[str, Any]) -> tuple[NodeRanking, Callable[[int], bool]]:
+    """A new ranking for a pod with these claims, whose selectors are matched, and its update in so many steps."""
+    found, snapshot = required(pod_with(fleet, *claims), fleet.cache), fleet.cache.snapshot()
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline)
+    assert NodeRanking(found).update(snapshot, context)
+    ranking = NodeRanking(found)
+    return ranking, lambda number: ranking.update(snapshot, replace(context, deadline=steps(number, ends_one=True)))
+
+
+def calls(update: Callable[[int], bool], number: int) -> int:
+    """How many updates of so many steps it takes."""
+    return next(made for made in count(1) if update(number))
+
+
 def test_the_budget_ends_between_nodes_without_room_whose_masks_are_known() -> None:
     """Nothing is searched on such nodes, but each alternative of each request is counted."""
-    fleet, masks = Fleet(), Masks()
-    pod = pod_with(fleet, large("c1", count=9))
-    snapshot = fleet.cache.snapshot()
-    context = EvaluationContext(masks, Features(), snapshot.baseline)
-    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
-    deadline = steps(300, ends_one=True)
-    again = NodeRanking(requirements(fleet, pod))
-    assert not again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
+    again, update = with_known_masks(Fleet(), large("c1", count=9))
+    assert not update(300)
     assert again.nodes == 4, "the nodes of one machine; the 256 alternatives on the second machine are too many"
 
 
 def test_the_budget_ends_between_nodes_that_are_assigned_to_one_equivalence_class() -> None:
     """The key of each node has the masks of each alternative if a selector reads the identity of a device."""
-    fleet, masks = Fleet(nodes=12, kinds=1), Masks()
-    pod = pod_with(fleet, large("c1", selectors=[{"cel": {"expression": f'{GPU}.uuid != "x"'}}]))
-    snapshot = fleet.cache.snapshot()
-    context = EvaluationContext(masks, Features(), snapshot.baseline)
-    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
-    calls = 0
-    again, done = NodeRanking(requirements(fleet, pod)), False
-    while not done:
-        deadline = steps(2_000, ends_one=True)
-        done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
-        calls += 1
-    assert calls > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
+    asked = large("c1", selectors=[{"cel": {"expression": f'{GPU}.uuid != "x"'}}])
+    _, update = with_known_masks(Fleet(nodes=12, kinds=1), asked)
+    assert calls(update, 2_000) > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
 
 
 def constrained(*attributes: str) -> dict[str, Any]:
@@ -153,12 +145,5 @@ def constrained(*attributes: str) -> dict[str, Any]:
 def test_the_budget_ends_between_the_attributes_of_one_node() -> None:
     """64 claims with 32 constraints each took 145 ms for a node, however short the call should be."""
     every = [[f"example.com/a{i}-{j}" for j in range(32)] for i in range(8)]
-    fleet, masks = Fleet(nodes=1), Masks()
-    pod = pod_with(fleet, *(constrained(*names) for names in every))
-    snapshot = fleet.cache.snapshot()
-    context = EvaluationContext(masks, Features(), snapshot.baseline)
-    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
-    calls, ranking = 1, NodeRanking(requirements(fleet, pod))
-    while not ranking.update(snapshot, replace(context, deadline=steps(32, ends_one=True))):
-        calls += 1
-    assert calls >= 8
+    _, update = with_known_masks(Fleet(nodes=1), *(constrained(*names) for names in every))
+    assert calls(update, 32) >= 8

@@ -189,10 +189,7 @@ async def test_a_bind_goes_on_at_once_when_another_that_writes_the_claim_fails()
     """No event tells it: the first write of the other bind is refused. It would look again after more time than a bind
     has."""
     async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=10), bookmark_seconds=HANG_SECONDS) as b:
-        b.cluster.apply(claim("c"))
-        for name in ("p", "q"):
-            b.cluster.apply(pod(name, "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"), pod("q", "c"))
         go_on = asyncio.Event()
 
         async def refuse(method: str, path: str) -> ApiError | None:

@@ -13,8 +13,8 @@ from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding, Once, SlowWrite
-from tests.worlds.running_berth import Serving, berthing, claim, pod
-from tests.worlds.tenant_worlds import allocated, patch, stored
+from tests.worlds.running_berth import Serving, berthing, claim, one_node, pod
+from tests.worlds.tenant_worlds import allocated, allocated_twice, patch, stored
 
 pytestmark = pytest.mark.loopback
 
@@ -30,10 +30,8 @@ def has_devices(b: Serving, name: str) -> bool:
 
 async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replica_is_on_its_way() -> None:
     """The scheduler of one replica cannot use the claim's node; the other replica is about to bind the pod there."""
-    async with replicas({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(claim("c"))
-        a.cluster.apply(pod("p", "c"))
-        await asyncio.gather(a.settled(), b.settled())
+    nodes = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
+    async with replicas(nodes, claim("c"), pod("p", "c")) as ((a, b), _):
         assert "n1" in (await a.filter("p"))["NodeNames"]
         hold_back = Holding("/binding")
 
@@ -53,8 +51,7 @@ async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replic
 
 async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> None:
     """Another replica did so after the write barrier: the watch has not shown it yet."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
         release = SlowWrite("/c/status", "/resourceclaims/c", lambda: patch(b, "c", RELEASED, "status"))
         b.cluster.api.intercept = release
         assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
@@ -63,10 +60,7 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> No
 
 async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
     """The first claim may have been released while the API server took long to return the second."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for name in ("c1", "c2"):
-            b.cluster.apply(claim(name))
-        await b.create(pod("p", "c1", "c2"))
+    async with one_node(claim("c1"), claim("c2"), pod("p", "c1", "c2")) as b:
 
         async def release() -> None:
             await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
@@ -79,8 +73,7 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
 
 async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_bound() -> None:
     """256 binds of one claim once read it again and again until their time was over."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
 
         async def take_time(method: str, path: str) -> None:
             if path.endswith(("/resourceclaims/c", "/c/status")):
@@ -92,11 +85,7 @@ async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_
 
 async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
     """That process may be about to take the allocation back."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        for name in ("first", "p"):
-            b.cluster.apply(pod(name, "c"))
-        await b.settled()
+    async with one_node(claim("c"), pod("first", "c"), pod("p", "c")) as b:
         allocated(b, "c", "gpu-0", "first", "p")
         await b.settled()
         mark_again = SlowWrite("/resourceclaims/c", "/resourceclaims/c", lambda: patch(b, "c", OTHER))
@@ -108,10 +97,7 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
 async def test_a_lost_device_is_not_released_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
     """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
     async with berthing({"n1": "t4-4"}) as b:
-        for name in ("first", "c"):
-            await b.create(claim(name), pod(f"p-{name}", name))
-            allocated(b, name, "gpu-0", f"p-{name}")
-            await b.settled()
+        await allocated_twice(b, "first", "c")
         marks = iter(("berth-other-bind", "berth-other-retry"))
         marked = 0
 
@@ -137,11 +123,7 @@ async def test_a_lost_device_is_not_released_from_a_pod_that_another_replica_has
 async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_checked_as_of_that_time() -> None:
     """The allocation looks as before: the same device, within the same second. Another claim was in between."""
     async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        for name in ("c", "between"):
-            a.cluster.apply(claim(name))
-        for name, of in (("first", "c"), ("p", "c"), ("owner", "between")):
-            a.cluster.apply(pod(name, of))
-        await a.settled()
+        await a.create(claim("c"), pod("first", "c"), pod("p", "c"), claim("between"), pod("owner", "between"))
         allocated(a, "c", "gpu-0", "first")
         await a.settled()
         assert (await a.filter("p"))["NodeNames"] == ["n1"]

@@ -128,11 +128,7 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocation_that_it_doe
 async def test_pods_that_wait_with_a_lost_allocation_do_not_keep_it() -> None:
     """Each found its reservation, and left the claim to the other. Found by `make chaos`, two replicas."""
     async with berthing(NODES) as b:
-        for name in ("taken", "c"):
-            b.cluster.apply(claim(name))
-        for name, of in (("owner", "taken"), ("p", "c"), ("q", "c")):
-            b.cluster.apply(pod(name, of))
-        await b.settled()
+        await b.create(claim("taken"), pod("owner", "taken"), claim("c"), pod("p", "c"), pod("q", "c"))
         allocated(b, "taken", "gpu-0", "owner")
         await b.settled()
         allocated(b, "c", "gpu-0", "p", "q")

@@ -10,7 +10,7 @@ from extender.base.berth_errors import BerthError
 from extender.cluster.reflector import Timing
 from tests.worlds.faulty_api import CLAIMS
 from tests.worlds.faulty_world import Replica, World
-from tests.worlds.running_berth import claim, pod
+from tests.worlds.running_berth import jobs
 from tests.worlds.skipping_loop import in_virtual_time
 
 WHOLE_NODE = 4
@@ -34,9 +34,8 @@ async def _run() -> World:
     store, (a, b) = world.cluster.store, world.replicas
     await a.start()
     await b.start()
-    for name in ("mine", "other"):
-        world.cluster.apply(claim(name, WHOLE_NODE))
-        world.cluster.apply(pod(name, name))
+    for one in jobs(mine=WHOLE_NODE, other=WHOLE_NODE):
+        world.cluster.apply(one)
     await asyncio.sleep(10)
     backup = store.copy()
     for number in range(30):

@@ -21,10 +21,11 @@ from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.serve.claims import SharedClaims
 from extender.serve.undo import BindError
 from tests.worlds.commands import berth_beside
-from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
+from tests.worlds.dra_worlds import CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding, Refusing
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, jobs, pod
+from tests.worlds.tenant_worlds import patch, stored
 
 pytestmark = pytest.mark.loopback
 
@@ -47,8 +48,7 @@ async def share(b: Berthing, *names: str, own: tuple[str, ...] = ()) -> str:
 
 
 def reservations(b: Berthing) -> set[str]:
-    found = b.cluster.store["resourceclaims", ("default", "shared")]
-    return {entry["name"] for entry in found["status"].get("reservedFor") or ()}
+    return {entry["name"] for entry in stored(b, "shared")["status"].get("reservedFor") or ()}
 
 
 async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
@@ -58,17 +58,6 @@ async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
         assert [await b.bind(name, node) for name in ("r", "q", "p")] == ["", "", ""]
         assert reservations(b) == {"p", "q", "r"}
         assert len(b.held()) == 1
-
-
-async def test_many_pods_of_one_claim_bound_at_once() -> None:
-    async with berthing(NODES) as b:
-        names = [f"p{i}" for i in range(16)]
-        node = await share(b, *names)
-        assert await asyncio.gather(*(b.bind(name, node) for name in reversed(names))) == [""] * len(names)
-        assert reservations(b) == set(names)
-        assert len(b.held()) == 1
-        assert all(b.node_of(name) == node for name in names)
-        assert not b.app.service.cache.reservations.by_claim
 
 
 async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None:
@@ -82,10 +71,7 @@ async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None
 async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
     """While a bind writes the claim, another pod that shares it gets the same node, and its bind waits."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("shared"))
-        for name in ("p", "q"):
-            b.cluster.apply(pod(name, "shared"))
-        await b.settled()
+        await b.create(claim("shared"), pod("p", "shared"), pod("q", "shared"))
         node = (await b.filter("p"))["NodeNames"][0]
         b.cluster.api.intercept = delay = Holding("/status", "PATCH")
         first = asyncio.create_task(b.bind("p", node))
@@ -112,10 +98,7 @@ async def test_a_bind_that_fails_late_leaves_the_reservation_of_the_next_one() -
     """Another allocator has taken the claim back while the first bind waited for a driver."""
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [CONDITIONAL])
-        b.cluster.apply(asks("shared"))
-        for name in ("p", "q"):
-            b.cluster.apply(pod(name, "shared"))
-        await b.settled()
+        await b.create(asks("shared"), pod("p", "shared"), pod("q", "shared"))
         undo, write = asyncio.Event(), asyncio.Event()
         first = asyncio.create_task(b.bind("p", "n1"))
         cache = b.app.service.cache
@@ -128,8 +111,7 @@ async def test_a_bind_that_fails_late_leaves_the_reservation_of_the_next_one() -
                 await write.wait()
 
         b.cluster.api.intercept = slow
-        released = {"status": {"allocation": None, "reservedFor": None}}
-        b.cluster.api.registry.patch(CLAIMS, ("default", "shared"), released, "status", strategic=False)
+        patch(b, "shared", {"status": {"allocation": None, "reservedFor": None}}, "status")
         await b.settled()
         second = asyncio.create_task(b.bind("q", "n1"))
         await eventually(lambda: cache.reservations.in_flight, "the second bind reserves the device")
@@ -147,9 +129,7 @@ async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -
     others would fail.
     """
     async with berthing(NODES) as b:
-        for name in ("shared", "own"):
-            b.cluster.apply(claim(name))
-        await b.create(pod("p", "shared"), pod("q", "own"))
+        await b.create(claim("shared"), pod("p", "shared"), *jobs(q=1))
         assert [len((await b.filter(name))["NodeNames"]) for name in ("p", "q")] == [3, 3]
         await b.create(pod("r", "shared"))
         (node,) = (await b.filter("p"))["NodeNames"]
@@ -172,7 +152,7 @@ async def test_a_pod_that_shares_a_claim_is_shown_with_its_devices() -> None:
         node = await share(b, "p", "q", "r", own=("r",))
         for name in ("p", "q", "r"):
             assert await b.bind(name, node) == ""
-        shared = b.cluster.store["resourceclaims", ("default", "shared")]["status"]["allocation"]["devices"]["results"]
+        shared = stored(b, "shared")["status"]["allocation"]["devices"]["results"]
         device = f"gpu.nvidia.com/{shared[0]['pool']}/{shared[0]['device']}"
         fleet = await eventually(lambda: _decided(b, 3))
         assert {one["pod"]: one["devices"] for one in fleet} == {"default/p": 1, "default/q": 1, "default/r": 2}
@@ -208,7 +188,10 @@ async def test_binds_that_wait_for_one_claim_are_reserved_in_one_write() -> None
         all_wait.set()
         assert await asyncio.gather(*binds) == [""] * len(names)
         assert reservations(b) == set(names)
+        assert all(b.node_of(name) == node for name in names)
+        assert len(b.held()) == 1
         assert writes == 3
+        assert not b.app.service.cache.reservations.by_claim
 
 
 async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:
@@ -224,11 +207,8 @@ async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:
 
 async def test_a_claim_is_reserved_for_no_more_pods_than_it_can_be() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("shared"))
         names = [f"p{i:03}" for i in range(MAX_CONSUMERS + 3)]
-        for name in names:
-            b.cluster.apply(pod(name, "shared"))
-        await b.settled()
+        await b.create(claim("shared"), *(pod(name, "shared") for name in names))
         node = (await b.filter(names[0]))["NodeNames"][0]
         answers = await asyncio.gather(*(b.bind(name, node) for name in names))
         assert len(reservations(b)) == answers.count("") == MAX_CONSUMERS

@@ -12,15 +12,13 @@ from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import CONDITIONAL, custom, extended, place, report
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import NO, Holding, Once, Refusing
-from tests.worlds.running_berth import berthing, claim, pod
-from tests.worlds.tenant_worlds import collector_without_grace
+from tests.worlds.running_berth import berthing, claim, one_node, pod
+from tests.worlds.tenant_worlds import forged, swept
 
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
     """Each makes a claim; the first to name its claim in the pod's status binds, the other takes its own back."""
-    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}, extended("p")) as ((a, b), _):
         await asyncio.gather(a.filter("p"), b.filter("p"))
         both, named = asyncio.Event(), []
 
@@ -40,9 +38,7 @@ async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
 
 
 async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it_sends_its_binding() -> None:
-    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), (_, gate)):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}, extended("p")) as ((a, b), (_, gate)):
         await asyncio.gather(a.filter("p"), b.filter("p"))
         gate.close()  # the first replica does not see the claim that the second has made
         writes, sent, go_on = 0, asyncio.Event(), asyncio.Event()
@@ -78,17 +74,11 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
         names = {name: f"{name}-extended-resources-abcde" for name in owners}
         for name, uid in owners.items():
             left = claim(names[name])
-            notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "berth-of-before"}
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
-            finalizers = ["resource.kubernetes.io/delete-protection"]
-            left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+            left["metadata"] |= forged(name, uid)
             b.cluster.apply(left)
+        assert await place(b, "p") == ""
         await b.settled()
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
-        await b.settled()
-        orphans = collector_without_grace(b)
-        await orphans.sweep()
-        await eventually(lambda: not orphans.busy)
+        orphans = await swept(b)
         used = b.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
         assert {one["metadata"]["name"] for one in b.claims()} == {used, names["waits"]}
         assert orphans.removed == 1
@@ -109,8 +99,7 @@ async def test_a_claim_whose_device_failed_goes_with_its_allocation() -> None:
 
 
 async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         await b.filter("p")
         busy = Refusing("/status", ApiError(409, "Conflict", "the object has been modified"), 2, method="PATCH")
 
@@ -124,9 +113,7 @@ async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
 
 
 async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_runs() -> None:
-    async with replicas({"n1": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4"}, extended("p")) as ((a, b), _):
         await a.filter("p")
         a.cluster.api.intercept = hold = Holding("/binding")
         bind = asyncio.create_task(a.bind("p", "n1"))
@@ -166,8 +153,7 @@ async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bo
 @pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])
 async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its_pod_comes(step: str) -> None:
     """Another kube-scheduler became the leader meanwhile."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         await b.filter("p")
         b.cluster.api.intercept = slow = Holding(step)
         bind = asyncio.create_task(b.bind("p", "n1"))

@@ -11,7 +11,7 @@ from extender.serve.undo import deallocate_unused
 from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import allocated, collector_without_grace, leftover, patch, stored, uid_of
 
 pytestmark = pytest.mark.loopback
@@ -32,8 +32,7 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
 
 async def test_an_allocation_reserved_for_an_object_of_an_unknown_kind_stays() -> None:
     """Berth cannot know whether such an object uses the devices."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
+    async with one_node(claim("c")) as b:
         allocated(b, "c", "gpu-0")
         consumer = {"resource": "jobs", "apiGroup": "batch", "name": "j", "uid": "j"}
         patch(b, "c", {"status": {"reservedFor": [consumer]}}, "status")
@@ -102,8 +101,7 @@ async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> N
 @pytest.mark.parametrize("wrong", ["uid", "missing"])
 async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) -> None:
     """The claim controller would end a reservation for a PodGroup that it does not find, while the pod runs."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
+    async with one_node({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}}) as b:
         made = claim("c")
         owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "forged"}
         made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]

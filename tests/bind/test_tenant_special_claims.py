@@ -9,7 +9,7 @@ from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_api import Answer
 from tests.worlds.interceptions import Once, Refusing
-from tests.worlds.running_berth import Json, Serving, berthing, claim, pod
+from tests.worlds.running_berth import Json, Serving, berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import (
     ALLOCATOR,
     PODS,
@@ -45,9 +45,7 @@ async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None
 
 async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() -> None:
     """Attack: stop a pod of another namespace with a claim that bears its UID."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
-        b.cluster.apply(extended("victim"))
+    async with one_node({"kind": "Namespace", "metadata": {"name": "evil"}}, extended("victim")) as b:
         made = claim("victim-extended-resources-abcde")
         made["metadata"] |= {"namespace": "evil", **forged("victim", uid_of(b, "victim"), "evil.example/keep")}
         b.cluster.apply(made)
@@ -58,20 +56,32 @@ async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() ->
         assert stored(b, made["metadata"]["name"], "evil")["metadata"].get("deletionTimestamp") is None
 
 
-@pytest.mark.parametrize("allocation", ["none", "unreserved", "of p2 and p1"])
-async def test_a_claim_that_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
-    """Name, namespace, owner and annotation fit, but no scheduler has reserved it for the pod alone."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2")):
-            b.cluster.apply(one)
-        name = "p1-extended-resources-abcde"
-        b.cluster.apply(claim(name))
-        if allocation != "none":
-            allocated(b, name, "gpu-0", *(("p2", "p1") if allocation != "unreserved" else ()))
-        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+SPECIAL_OF_P1 = "p1-extended-resources-abcde"
+# The name of the claim, the pods for which it is reserved (None: it is not allocated), and its owner.
+NO_LEFTOVERS: dict[str, tuple[str, tuple[str, ...] | None, str]] = {
+    "not allocated": (SPECIAL_OF_P1, None, "p1"),
+    "not reserved": (SPECIAL_OF_P1, (), "p1"),
+    "reserved for another pod, too": (SPECIAL_OF_P1, ("p2", "p1"), "p1"),
+    "named by the pod": (SPECIAL_OF_P1, ("p1",), "p1"),  # by right: p1 waits for its drivers or its Binding failed
+    "of another owner": (SPECIAL_OF_P1, ("p1",), "p2"),
+    "of another name": ("loot", ("p1",), "p1"),
+    "of the name of another pod": ("p2-extended-resources-abcde", ("p1",), "p1"),
+}
+
+
+@pytest.mark.parametrize("case", NO_LEFTOVERS)
+async def test_a_claim_that_only_looks_like_a_leftover_stays_and_does_not_stop_the_pod(case: str) -> None:
+    name, reserved, owner = NO_LEFTOVERS[case]
+    named = [{"name": "c", "resourceClaimName": name}] if case == "named by the pod" else []
+    async with one_node(extended("p1", resourceClaims=named), pod("p2"), claim(name)) as b:
+        if reserved is not None:
+            allocated(b, name, "gpu-0", *reserved)
+        patch(b, name, {"metadata": forged(owner, uid_of(b, owner))})
         before = stored(b, name)
         assert await place(b, "p1") == ""
-        assert stored(b, name) == before
+        after = stored(b, name)
+        assert after["status"] == before["status"] if named else after == before
+        assert b.app.service.orphans.removed == 0
 
 
 async def test_a_pod_gets_the_devices_of_its_own_claim_though_that_is_marked_as_special() -> None:
@@ -86,25 +96,10 @@ async def test_a_pod_gets_the_devices_of_its_own_claim_though_that_is_marked_as_
         assert [one["name"] for one in stored(b, "c")["status"]["reservedFor"]] == ["p"]
 
 
-async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
-    """It is reserved for p1 alone by right: p1 waits for its drivers or its Binding failed."""
-    name = "p1-extended-resources-abcde"
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim(name))
-        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimName": name}]))
-        allocated(b, name, "gpu-0", "p1")
-        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
-        before = stored(b, name)["status"]
-        assert await place(b, "p1") == ""
-        assert stored(b, name)["status"] == before
-        assert b.app.service.orphans.removed == 0
-
-
 async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
     """A tenant annotates it as made from the pod's template, and the claim controller writes that into the pod's
     status. The watch has not shown that yet."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]))
+    async with one_node(extended("p1", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}])) as b:
         name = await leftover(b)
 
         change = {"status": {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": name}]}}
@@ -116,26 +111,8 @@ async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
         assert orphans.removed == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"), [("p1-extended-resources-abcde", "p2"), ("loot", "p1"), ("p2-extended-resources-abcde", "p1")]
-)
-async def test_a_claim_of_another_name_or_owner_is_no_leftover(name: str, owner: str) -> None:
-    """The status reserves it for p1 alone, and p1 does not name it."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2"), claim(name)):
-            b.cluster.apply(one)
-        allocated(b, name, "gpu-0", "p1")
-        patch(b, name, {"metadata": forged(owner, uid_of(b, owner))})
-        before = stored(b, name)
-        await b.settled()
-        assert await place(b, "p1") == ""
-        assert stored(b, name) == before
-        assert b.app.service.orphans.removed == 0
-
-
 async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         name = await leftover(b, "tenant.example/keep")
         assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
         await eventually(lambda: b.app.service.orphans.removed == 1)
@@ -149,8 +126,7 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
 
 
 async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         await leftover(b)
         answer = Answer({**b.pod("p1"), "spec": {"resourceClaims": 7}})
         b.cluster.api.intercept = unreadable = Refusing("/pods/p1", answer, 1, method="GET")
@@ -163,8 +139,7 @@ async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
 
 async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
     """Two processes that bound the pod have ended. Found by `tests/worlds/two_replicas.py`, seed 1012."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         await leftover(b)
         await leftover(b, suffix="fghij", device="gpu-1")
         assert not (await b.filter("p1"))["NodeNames"]
@@ -175,8 +150,7 @@ async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
 
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
     """A filter request met the claim as a leftover. The pod now runs with its devices."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p1"))
+    async with one_node(extended("p1")) as b:
         name = await leftover(b)
         mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
         patch_pod(b, {"status": mapped})
@@ -193,8 +167,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
     of a special claim, to a claim that p3 asks for and runs with."""
     async with berthing({"n1": "t4-4"}) as b:
         name = "p1-extended-resources-abcde"
-        for one in (extended("p1"), pod("p3", name)):
-            b.cluster.apply(one)
+        await b.create(extended("p1"), pod("p3", name))
         assert await leftover(b, writer="berth-of-before") == name
         patch(b, name, {"metadata": {"annotations": {ALLOCATOR: "berth-of-before"}}})
         assert "earlier attempt" in await place(b, "p1")
@@ -227,8 +200,7 @@ async def test_leftovers_are_known_by_the_name_that_the_server_generates(length:
 
 
 async def test_the_mapping_of_a_pod_that_is_bound_by_now_is_not_overwritten() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         theirs = {"resourceClaimName": "theirs", "requestMappings": []}
 
         def bind_first() -> None:
@@ -244,8 +216,7 @@ async def test_the_mapping_of_a_pod_that_is_bound_by_now_is_not_overwritten() ->
 async def test_a_claim_with_the_name_of_the_last_attempts_special_claim_does_not_stop_the_mapping() -> None:
     """The pod's status still names the special claim of an attempt that failed; the tenant makes a claim of that
     name."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         name = "p1-extended-resources-abcde"
         mapped = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}}
         patch_pod(b, mapped)
@@ -257,8 +228,7 @@ async def test_a_claim_with_the_name_of_the_last_attempts_special_claim_does_not
 
 async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None:
     """kube-scheduler writes a condition into the pod's status while its bind runs."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         change = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
         b.cluster.api.intercept = touch = Once("PATCH", "/pods/p1/status", lambda: patch_pod(b, change))
         assert await place(b, "p1") == ""

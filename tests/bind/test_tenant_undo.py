@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from extender.sandbox import ApiError
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.interceptions import CUT, NO, Once
-from tests.worlds.running_berth import Serving, berthing, claim, pod
-from tests.worlds.tenant_worlds import ALLOCATOR, PODS, allocated, intercept, patch, stored, uid_of
+from tests.worlds.running_berth import Serving, berthing, claim, one_node, pod
+from tests.worlds.tenant_worlds import ALLOCATOR, PODS, allocated, allocated_twice, intercept, patch, stored, uid_of
 
 pytestmark = pytest.mark.loopback
 
@@ -23,9 +23,7 @@ def made_claim(b: Serving) -> str:
 @pytest.mark.parametrize("used", [True, False])
 async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim(*, used: bool) -> None:
     """While p1 is bound, the tenant replaces its special claim by another of the same name, which p2 may use."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2")):
-            b.cluster.apply(one)
+    async with one_node(extended("p1"), pod("p2")) as b:
 
         def swap() -> None:
             name = made_claim(b)
@@ -44,9 +42,7 @@ async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim(*, use
 
 async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reservation_only() -> None:
     """p2 names the special claim of p1 in its spec and gets it while p1 is bound."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2")):
-            b.cluster.apply(one)
+    async with one_node(extended("p1"), pod("p2")) as b:
 
         def share() -> None:
             name, entry = made_claim(b), {"resource": "pods", "name": "p2", "uid": uid_of(b, "p2")}
@@ -66,8 +62,7 @@ async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reserv
 @pytest.mark.parametrize("kind", ["ordinary", "shared", "special"])
 async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind: str) -> None:
     """The tenant writes this process as the allocator again after another process took it over and bound the pod."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1") if kind == "special" else pod("p1", "c"))
+    async with one_node(extended("p1") if kind == "special" else pod("p1", "c")) as b:
         if kind != "special":
             b.cluster.apply(claim("c"))
         if kind == "shared":
@@ -95,9 +90,7 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
 
 async def test_undo_leaves_an_allocation_that_another_process_has_taken_over() -> None:
     """That process may be about to bind the pod."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p1", "c"))
+    async with one_node(claim("c"), pod("p1", "c")) as b:
         other = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
         b.cluster.api.intercept = Once("POST", "/p1/binding", lambda: patch(b, "c", other), NO)
         assert "no" in await place(b, "p1")
@@ -107,8 +100,7 @@ async def test_undo_leaves_an_allocation_that_another_process_has_taken_over() -
 
 async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_name() -> None:
     """Another process has bound the pod with a special claim of its own."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
+    async with one_node(extended("p1")) as b:
         theirs = {"extendedResourceClaimStatus": {"resourceClaimName": "theirs", "requestMappings": []}}
 
         def bind_first() -> None:
@@ -125,13 +117,7 @@ async def test_a_lost_device_is_released_though_the_tenant_changes_the_mark(time
     """An earlier write has the device of the claim. Were the claim left with it, a pod that names its node itself could
     use the device. Another replica that takes the same claim back changes the allocator as well."""
     async with berthing({"n1": "t4-4"}) as b:
-        for name in ("first", "mine"):
-            b.cluster.apply(claim(name))
-            b.cluster.apply(pod(f"p-{name}", name))
-        allocated(b, "first", "gpu-0", "p-first")
-        await b.settled()
-        allocated(b, "mine", "gpu-0", "p-mine")
-        await b.settled()
+        await allocated_twice(b, "first", "mine")
         marks = [f"berth-tenant-{i}" for i in range(times)]
 
         def mark(method: str, path: str) -> ApiError | None:
@@ -149,9 +135,7 @@ async def test_a_lost_device_is_released_though_the_tenant_changes_the_mark(time
 
 async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided_on() -> None:
     """The answer to the Binding is lost, another process takes the allocation back, and the tenant keeps our mark."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p1", "c"))
+    async with one_node(claim("c"), pod("p1", "c")) as b:
         released = {"status": {"allocation": None, "reservedFor": None}}
         lose = Once("POST", "/p1/binding", lambda: patch(b, "c", released, "status"), CUT)
         b.cluster.api.intercept = lose
@@ -164,13 +148,7 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
 async def test_an_allocation_of_another_allocator_that_lost_its_device_stays(reserved: bool) -> None:
     """Its claim has no mark of Berth: nothing proves that Berth may end it. The pod is not bound."""
     async with berthing({"n1": "t4-4"}) as b:
-        for name in ("first", "theirs"):
-            b.cluster.apply(claim(name))
-            b.cluster.apply(pod(f"p-{name}", name))
-        allocated(b, "first", "gpu-0", "p-first")
-        await b.settled()
-        allocated(b, "theirs", "gpu-0", *["p-theirs"] * reserved, writer="")
-        await b.settled()
+        await allocated_twice(b, "first", "theirs", writer="", reserved=reserved)
         before = stored(b, "theirs")["status"]
         assert "was allocated to another claim first" in await b.bind("p-theirs", "n1")
         assert not b.node_of("p-theirs")
@@ -182,10 +160,7 @@ async def test_an_allocation_of_another_allocator_that_lost_its_device_stays(res
 
 async def test_a_reservation_that_cannot_be_removed_is_told_in_the_log() -> None:
     """The tenant writes the claim before each write of the undo. The orphan collector has no part in it."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        for name in ("p1", "p2"):
-            b.cluster.apply(pod(name, "c"))
+    async with one_node(claim("c"), pod("p1", "c"), pod("p2", "c")) as b:
         assert await place(b, "p1") == ""
         refused = 0
 

@@ -19,18 +19,15 @@ from extender.runtime.informers import WatchProgress
 from extender.serve.undo import BindError
 from extender.serve.write_barrier import WriteBarrier, newer
 from tests.worlds.applications import Gate, replicas
-from tests.worlds.dra_worlds import CLAIMS, asks, custom, extended, mig, place
+from tests.worlds.dra_worlds import asks, custom, extended, mig, place
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import Serving, claim, pod
+from tests.worlds.running_berth import Serving, claim, jobs, pod
 from tests.worlds.shared_pool_worlds import a_slice, allocated_claim, use
+from tests.worlds.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback
 
 WHOLE_NODE = 4  # GPUs of the only node
-
-
-def allocated(b: Serving) -> int:
-    return sum(one["status"].get("allocation") is not None for one in b.claims())
 
 
 def reserved(b: Serving, uid: str) -> bool:
@@ -49,6 +46,18 @@ def fail(b: Serving, gate: Gate, fault: str) -> None:
         b.cluster.store.forget_history()
 
 
+def group_with_a_claim(b: Serving, *members: str) -> str:
+    """A PodGroup that owns the claim of its members, which has the name of the first; returns the group's UID."""
+    uid = b.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})["metadata"]["uid"]
+    owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": uid}
+    of_group = claim(members[0], WHOLE_NODE)
+    of_group["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    b.cluster.apply(of_group)
+    for name in members:
+        b.cluster.apply(pod(name, members[0], schedulingGroup={"podGroupName": "g"}))
+    return str(uid)
+
+
 @pytest.mark.parametrize("fault", ["lags", "cut"])
 @pytest.mark.parametrize("first", ["mine", "other"])
 @pytest.mark.parametrize("kind", ["ordinary", "extended", "shared", "group"])
@@ -56,21 +65,13 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
     """`mine` is bound by replica a, `other` by replica b. With a shared claim, `second` shares the claim of `mine`
     and is bound by replica b, which sees all claims before replica a does."""
     async with replicas({"n1": "t4-4"}) as ((a, b), (gate_a, gate_b)):
-        a.cluster.apply(claim("other", WHOLE_NODE))
-        a.cluster.apply(pod("other", "other"))
+        await a.create(*jobs(other=WHOLE_NODE))
         if kind == "extended":
             a.cluster.apply(extended("mine", WHOLE_NODE))
         elif kind == "group":
-            group = a.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
-            uid = group["metadata"]["uid"]
-            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": uid}
-            of_group = claim("mine", WHOLE_NODE)
-            of_group["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-            a.cluster.apply(of_group)
-            a.cluster.apply(pod("mine", "mine", schedulingGroup={"podGroupName": "g"}))
+            group = group_with_a_claim(a, "mine")
         else:
-            a.cluster.apply(claim("mine", WHOLE_NODE))
-            a.cluster.apply(pod("mine", "mine"))
+            await a.create(*jobs(mine=WHOLE_NODE))
         if kind == "shared":
             a.cluster.apply(pod("second", "mine"))
         await asyncio.gather(a.settled(), b.settled())
@@ -82,7 +83,7 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         order = ("mine", "other") if first == "mine" else ("other", "mine")
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
-            holder = owner["uid"] if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
+            holder = group if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
             bind = binds[name]
             await eventually(lambda holder=holder, bind=bind: reserved(a, holder) or bind.done())
             assert not bind.done(), f"{bind.result()!r} before the watch showed the write"
@@ -111,20 +112,12 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
 async def test_a_running_member_keeps_the_groups_claim_though_a_later_member_loses_a_device_of_it() -> None:
     """Another allocator takes a device a second time. A list shows that claim, so it counts as the earlier one."""
     async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        uid = a.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})["metadata"]["uid"]
-        owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": uid}
-        of_group = claim("of-group", WHOLE_NODE)
-        of_group["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-        a.cluster.apply(of_group)
-        for name in ("runs", "waits"):
-            a.cluster.apply(pod(name, "of-group", schedulingGroup={"podGroupName": "g"}))
+        group_with_a_claim(a, "runs", "waits")
         assert await place(a, "runs") == ""
         await a.settled()
         fail(a, gate, "cut")
         a.cluster.apply(claim("twice"))
-        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-        status = {"allocation": {"devices": {"results": [result]}}}
-        a.cluster.api.registry.patch(CLAIMS, ("default", "twice"), {"status": status}, "status", strategic=False)
+        allocated(a, "twice", "gpu-0")
         a.cluster.store.forget_history()
         gate.open()
         await eventually(lambda: ObjectKey("default", "twice") in a.app.service.cache.store.claims)
@@ -136,8 +129,7 @@ async def test_a_running_member_keeps_the_groups_claim_though_a_later_member_los
 async def test_a_claim_deleted_while_the_write_barrier_waits_is_not_bound() -> None:
     """Another actor deletes the claim, and the list that follows the cut does not show it: its version is newer than
     the write."""
-    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        await a.create(extended("p", 1))
+    async with replicas({"n1": "t4-4"}, extended("p")) as ((a, _), (gate, _)):
         await a.filter("p")
         fail(a, gate, "cut")
         bind = asyncio.create_task(a.bind("p", "n1"))

@@ -14,7 +14,7 @@ from tests.worlds.commands import berth_beside
 from tests.worlds.faulty_api import Answer
 from tests.worlds.guarded_writes import GUARDS
 from tests.worlds.interceptions import CUT, Refusing
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, one_node, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -64,8 +64,7 @@ async def test_an_answer_without_the_pod_does_not_say_that_the_binding_failed(an
 @pytest.mark.parametrize("path", ["/resourceclaims/c", "/resourceclaims/c/status"])
 @pytest.mark.parametrize("content", [{}, FAILURE, OTHER_CLAIM], ids=["nothing", "failure", "claim"])
 async def test_a_write_answered_with_another_object_is_a_lost_reply(path: str, content: Json) -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("other"))
+    async with one_node(claim("other")) as b:
         node, paths = await planned(b), list[str]()
 
         async def wrong(method: str, asked: str) -> ApiError | None:

@@ -1,9 +1,10 @@
-"""A change of many nodes is computed in time slices, and no call answers before all of it is computed."""
+"""A change of many nodes is computed in time slices: no call answers before all of it is computed, and tasks go on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,9 +13,20 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import DeviceId, TaintRule
 from extender.cache import ClusterCache
+from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh
-from tests.worlds.cache_worlds import MAX_BUILT, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
-from tests.worlds.running_berth import berthing, claim, pod
+from extender.sandbox import carried_machines
+from tests.worlds.cache_worlds import (
+    MAX_BUILT,
+    NODES,
+    CountingBuilder,
+    many_nodes,
+    most_in_a_turn,
+    shared_slice,
+    slow_clock,
+)
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 
 def whole_driver(cache: ClusterCache) -> None:
@@ -52,19 +64,10 @@ async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCach
     refresh = CacheRefresh(cache, slow_clock())
     change(cache)
     assert cache.backlog >= NODES
-    began = before = builder.built.total()
-    longest = 0
-
-    async def watch() -> None:
-        nonlocal before, longest
-        while True:
-            longest, before = max(longest, builder.built.total() - before), builder.built.total()
-            await asyncio.sleep(0)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(*(refresh.wait() for _ in range(5)))
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+    began = builder.built.total()
+    waiting = asyncio.gather(*(refresh.wait() for _ in range(5)))
+    longest = await most_in_a_turn(builder, waiting.done)
+    before = builder.built.total()
     cache.snapshot()
     assert max(longest, builder.built.total() - before) <= MAX_BUILT, "several callers do the work of one"
     assert builder.built.total() == began + NODES, "no node is built twice"
@@ -122,3 +125,49 @@ def test_events_alone_decide_the_order_in_which_nodes_are_built() -> None:
     cache.apply_claim(ObjectKey("a", "c"), Claim(ObjectKey("a", "c"), "u", "1", allocation=Allocation(results)))
     names = sorted(result.device.pool for result in results)
     assert cache.snapshot().changed_since(version) == names[::-1]
+
+
+HUNDRED = {f"n{number}": "t4-4" for number in range(100)}
+
+
+@asynccontextmanager
+async def ever_new_slices(b: Berthing) -> AsyncIterator[None]:
+    """Each turn of the event loop, a driver publishes another slice for all nodes."""
+    service = b.app.service
+
+    async def publish() -> None:
+        while True:
+            shared_slice(service.cache)
+            service.requeuer.supply_changed()
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(publish())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_a_pod_is_requeued() -> None:
+    async with berthing(HUNDRED) as b:
+        await b.create(claim("big", 8), pod("big", "big"))
+        assert not (await b.filter("big"))["NodeNames"]
+        requeuer = b.app.service.requeuer
+        async with ever_new_slices(b):
+            touches = requeuer.touches
+            b.cluster.add_node("large", carried_machines()["a100-pcie-8-bridged"])
+            await eventually(lambda: requeuer.touches > touches, "the pod is requeued")
+
+
+async def test_an_unfinished_evaluation_goes_on() -> None:
+    async with berthing(HUNDRED, Policy(evaluation_seconds=0.005)) as b:
+        forty = f"[{','.join('1' * 40)}]"
+        texts = [f'device.driver != "{number}" && {forty}.all(a, {forty}.all(b, a <= b))' for number in range(4)]
+        b.cluster.apply(claim("costly", selectors=[{"cel": {"expression": text}} for text in texts]))
+        b.cluster.apply(pod("costly", "costly"))
+        await b.settled()
+        filter_service = b.app.service.filter_service
+        assert "within one call" in (await b.filter_once("costly", list(HUNDRED)))["Error"]
+        assert filter_service.evaluations.waiting == 1
+        async with ever_new_slices(b):
+            await eventually(lambda: not filter_service.evaluations.waiting, "its evaluation is finished")

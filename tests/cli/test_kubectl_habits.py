@@ -161,7 +161,7 @@ async def test_a_watch_prints_what_changes(monkeypatch: pytest.MonkeyPatch, caps
             if turn == 2:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("extender.cli.fleet_commands.time.sleep", sleep)
+        monkeypatch.setattr("extender.cli.output.time.sleep", sleep)
         for command, most, after in (("nodes", 2, "fff"), ("claims", 1, "gpu.nvidia.com/")):
             turns = iter(range(3) if command == "nodes" else (0, 2))
             code, out, _ = await ask(b, command, "-w")

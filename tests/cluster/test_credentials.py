@@ -187,30 +187,8 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
     assert lines[0] == {"event": "credentials cannot be refreshed", "problem": plugin.problem, "log_level": "warning"}
 
 
-@pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_read_begins_beside_one_that_hangs_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.cluster.client._PATIENCE_SECONDS", 0.01)
-
-
-@pytest.mark.usefixtures("_impatient")
-async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
-    plugin = Plugin()
-    cache = TokenCache(plugin)
-    for _ in range(2):
-        with pytest.raises(ClusterError, match="a credential plugin may hang"):
-            await cache.get()
-    assert plugin.reads == 1, "a second one is not started beside it"
-    plugin.release.release()
-    while True:
-        try:
-            assert await cache.get() == "t1"
-            return
-        except ClusterError:
-            continue
-
-
-@pytest.mark.usefixtures("_impatient")
-async def test_another_read_begins_beside_one_that_hangs_for_a_minute() -> None:
     plugin, now = Plugin(), [0.0]
     cache = TokenCache(plugin, clock=lambda: now[0])
 

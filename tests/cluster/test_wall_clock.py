@@ -9,7 +9,6 @@ from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
 from extender.serve import Service
 from extender.web.serve_app import Probes, ServeApp
-from tests.worlds.chaos_clock import JumpingClock
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Serving, claim, pod
 from tests.worlds.supervised_worlds import client_of
@@ -20,13 +19,6 @@ LONG_AGO = datetime.datetime(2001, 2, 3, 4, 5, 6, 7, datetime.UTC)
 def test_timestamps_are_of_the_given_clock() -> None:
     assert now_rfc3339(lambda: LONG_AGO) == "2001-02-03T04:05:06Z"
     assert seconds_since("2001-02-03T04:05:00Z", lambda: LONG_AGO) == 6.000007
-
-
-def test_the_clock_of_chaos_jumps() -> None:
-    clock = JumpingClock(1)
-    days = {(clock() - datetime.datetime.now(datetime.UTC)).total_seconds() // 3600 for _ in range(100)}
-    assert min(days) < -1
-    assert max(days) > 1
 
 
 async def test_serve_writes_the_time_of_its_clock() -> None:

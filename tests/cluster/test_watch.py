@@ -1,4 +1,6 @@
-"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence, back-off after each failure."""
+"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence, back-off after each failure.
+
+Events wake the tasks whose condition of the cache holds, and no others."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 
 from extender.cluster import ApiClient, Backoff, Credentials, Delays, Reflector, TooMany, WatchedResource
 from extender.cluster.reflector import Timing
+from extender.runtime.informers import WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError, Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -303,3 +306,59 @@ async def test_bookmarks_move_the_version() -> None:
         await eventually(lambda: found.listed)
         cluster.apply({"kind": "ConfigMap", "metadata": {"name": "x"}})
         await eventually(lambda: found.version == str(cluster.store.version))
+
+
+async def test_an_event_wakes_the_tasks_whose_condition_holds() -> None:
+    progress, seen = WatchProgress(), set[str]()
+    first = asyncio.create_task(progress.wait_for(lambda: "first" in seen, 60.0))
+    second = asyncio.create_task(progress.wait_for(lambda: "second" in seen, 60.0))
+    await asyncio.sleep(0)
+    seen.add("first")
+    progress.notify()
+    assert await first
+    assert not second.done()
+    seen.add("second")
+    progress.notify()
+    assert await second
+
+
+async def test_a_condition_that_ended_before_its_task_ran_is_awaited_again() -> None:
+    progress, holds, answers = WatchProgress(), False, list[bool]()
+
+    def condition() -> bool:
+        answers.append(holds)
+        return holds
+
+    waiting = asyncio.create_task(progress.wait_for(condition, 60.0))
+    await eventually(lambda: answers == [False])
+    holds = True
+    progress.notify()
+    holds = False
+    await eventually(lambda: answers == [False, True, False])
+    holds = True
+    progress.notify()
+    assert await waiting
+
+
+async def test_a_cancelled_task_and_a_time_out_leave_nothing_behind() -> None:
+    progress, asked = WatchProgress(), 0
+
+    def condition() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    assert not await progress.wait_for(condition, 0.0)
+    waiting = asyncio.create_task(progress.wait_for(condition, 60.0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    before = asked
+    progress.notify()
+    assert asked == before
+
+
+async def test_a_condition_that_holds_at_the_time_out_is_enough() -> None:
+    """The event and the time-out may come in one turn of the loop."""
+    answers = iter([False, True])
+    assert await WatchProgress().wait_for(lambda: next(answers), 0.0)

@@ -30,7 +30,6 @@ from tests.worlds.defrag_worlds import (
     random_world,
     running,
     sharing,
-    world_of,
 )
 from tests.worlds.running_berth import berthing
 
@@ -39,6 +38,11 @@ UNHELPED = ("impossible", "not-known", "gave-up")
 CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defrag.yaml").read_text())
 
 WITH_FOREIGN_GANGS = [case for case in CASES if any("scheduler" in pod and "notes" in pod for pod in case["pods"])]
+
+
+def asked(folder: Path, objects: list[Json], *words: str) -> tuple[int, str, str]:
+    """The exit code of berth defrag about these objects, and what it prints."""
+    return berth(["defrag", *words, "--snapshot", str(snapshot_file(folder, objects))])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -70,7 +74,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
 def test_the_commands_hide_nothing_that_matters(tmp_path: Path) -> None:
     """A user who pipes the commands into a shell does not see the table."""
     case = next(one for one in CASES if one["name"] == "without a question, for the largest joined set of each product")
-    _, out, _ = berth(["defrag", "-o", "commands", "--snapshot", str(snapshot_file(tmp_path, objects_of_case(case)))])
+    _, out, _ = asked(tmp_path, objects_of_case(case), "-o", "commands")
     told = out.splitlines()[:2]
     assert told[0].startswith("# not known: the files have no PodDisruptionBudget: ")
     assert told[1] == "# each of these answers is proved alone: carry out one, then ask again"
@@ -82,7 +86,7 @@ def test_a_manifest_for_another_scheduler_may_get_another_node(output: str, tmp_
     text = MANIFEST.replace("CLASS", "gpu.nvidia.com").replace("schedulerName: berth-scheduler", "priority: 0")
     manifest.write_text(text)
     _, out, _ = berth(["defrag", "-f", str(manifest), "--snapshot", str(path), "-o", output])
-    told = "default-scheduler places pod default/new: it may choose other nodes than Berth, whose choice is named here"
+    told = "for pod default/new default-scheduler may choose other nodes than Berth, whose choice is named here"
     assert told in out
 
 
@@ -105,15 +109,23 @@ def test_no_way_is_cheaper_in_the_proof(world_for: Callable[[int], tuple[list[Js
 
 @pytest.mark.parametrize("case", [*CASES[:6], *WITH_FOREIGN_GANGS], ids=lambda case: case["name"])
 def test_a_snapshot_without_names_has_the_same_advice(case: Json, tmp_path: Path) -> None:
-    named = str(snapshot_file(tmp_path, objects_of_case(case), "named.json"))
-    path = str(snapshot_file(tmp_path, list(anonymised(objects_of_case(case)))))
-    _, out, err = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "json"])
-    (found,) = json.loads(out)["advice"]
-    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", named, "--output", "json"])
-    (as_named,) = json.loads(out)["advice"]
-    assert [found["verdict"], found["is_proved"]] == [as_named["verdict"], as_named["is_proved"]], err
-    assert [len(move["pods"]) for move in found["moves"]] == [len(move["pods"]) for move in as_named["moves"]]
-    assert found["cost"] == as_named["cost"]
+    objects, found = objects_of_case(case), list[Json]()
+    for given in (objects, list(anonymised(objects))):
+        found += json.loads(asked(tmp_path, given, *case["ask"], "--output", "json")[1])["advice"]
+    first, second = ((one["verdict"], one["is_proved"], one["cost"], _pods(one)) for one in found)
+    assert first == second
+
+
+def _pods(advice: Json) -> list[int]:
+    return [len(move["pods"]) for move in advice["moves"]]
+
+
+def test_each_pod_of_a_gang_has_devices_of_its_own() -> None:
+    """Claims of a file have no UIDs. Then those of one pod were taken for all, and restarted pods got the others."""
+    world = DefragWorld(objects_of({"nodes": {"a": "hgx-h100-8", "b": "hgx-h100-8"}}), Shape(8, 2))
+    placed = world.cluster().place(world.wanted.asked)
+    assert placed is not None
+    assert [info.busy.bit_count() for info in placed.cluster.snapshot.node_infos.values()] == [8, 8]
 
 
 @pytest.mark.parametrize("spec", [{"unschedulable": True}, {"taints": [{"key": "team", "effect": "NoSchedule"}]}])
@@ -130,10 +142,9 @@ def test_free_gpus_that_no_pod_may_use_are_no_places(spec: Json) -> None:
 
 def test_a_search_that_ends_early_says_so() -> None:
     """A clock that is past the deadline at once: nothing is known, which is not the same as impossible."""
-    objects = objects_of_case(CASES[0])
-    shape, late = Shape(8), Deadline(0.0, lambda: 0.0)
-    cluster, wanted, movable = world_of(objects, shape, late)
-    found = advise(cluster, wanted.asked, movable.restarts, movable.budgets, lambda advice: advice.cost)
+    world = DefragWorld(objects_of_case(CASES[0]), Shape(8))
+    cluster, movable = world.cluster(Deadline(0.0, lambda: 0.0)), world.movable
+    found = advise(cluster, world.wanted.asked, movable.restarts, movable.budgets, lambda advice: advice.cost)
     assert (found.verdict, found.is_cheapest) == (AdviceKind.GAVE_UP, False)
 
 
@@ -189,8 +200,7 @@ def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
     for obj in objects:
         if obj["metadata"]["name"] == "r":
             obj["metadata"]["namespace"] = "other"
-    path = str(snapshot_file(tmp_path, objects))
-    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "commands"])
+    _, out, _ = asked(tmp_path, objects, *case["ask"], "--output", "commands")
     deletes = [line for line in out.splitlines() if " delete pod " in line]
     assert deletes == ["kubectl -n default delete pod p q --wait=false", "kubectl -n other delete pod r"]
     assert out.index(" delete pod r") < out.index(" patch pod w") < out.index("--for=condition=PodScheduled")
@@ -199,7 +209,7 @@ def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     second = sharing(objects[-2], objects[-1], "q")
-    code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
+    code, out, _ = asked(tmp_path, [*objects, second], "--gpus", "8")
     assert code == 0
     assert "pod default/p and 1 that share its claim" in out
     assert "kubectl -n default delete pod p q" in out
@@ -251,8 +261,7 @@ def test_a_pod_with_extended_resources_is_restarted(tmp_path: Path) -> None:
     wanted["metadata"] |= {"name": "w", "uid": "uid-w"}
     wanted["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "8"
     del wanted["spec"]["nodeName"], wanted["status"], wanted["metadata"]["ownerReferences"]
-    path = str(snapshot_file(tmp_path, [*objects, wanted]))
-    code, out, err = berth(["defrag", "pod", "w", "--snapshot", path, "--output", "json"])
+    code, out, err = asked(tmp_path, [*objects, wanted], "pod", "w", "--output", "json")
     assert code == 0, err
     (found,) = json.loads(out)["advice"]
     assert [(move["restart"], move["goes_to"]) for move in found["moves"]] == [("pod default/p", ["b"])]
@@ -291,7 +300,7 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("done", "a", [0]), *running("p", "a", [1])]
     objects[-4]["status"]["phase"] = "Succeeded"
     objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
-    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "--gpus", "8")
     assert (
         "claims that no restart frees, because their pods have ended: Kubernetes frees the devices without a restart"
         in out
@@ -305,7 +314,7 @@ def test_pods_of_a_device_plugin_may_use_gpus_that_seem_free(tmp_path: Path) -> 
     del pod["spec"]["resourceClaims"]
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "8"}}
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod]
-    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "--gpus", "8")
     assert "GPUs that seem free may be in use, as a device plugin serves default/plug on a" in out.splitlines()[0]
 
 
@@ -315,7 +324,7 @@ def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> No
     del pod["spec"]["nodeName"], pod["status"]
     claim["status"]["reservedFor"] = []
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod, claim]
-    _, out, _ = berth(["defrag", "pod", "w", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "pod", "w")
     assert "pod default/w: there is room now on a" in out
     assert "reserved for no pod" not in out
 
@@ -338,9 +347,9 @@ def test_the_priority_of_a_manifest_is_that_of_its_class(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("p", "a", [0], priority=5)]
-    template, pod = Shape(8).objects()
+    claim, pod = Shape(8).objects()
     pod["spec"] = {**pod["spec"], **({"priorityClassName": name} if name else {})}
-    snapshot_file(tmp_path, [template, pod], "want.json")
+    snapshot_file(tmp_path, [claim, pod], "want.json")
     snapshot_file(tmp_path, [{**PRIORITY_CLASS, "value": 5}], "class.json")
     asked = ["defrag", "-f", "want.json", *words, "--snapshot", str(snapshot_file(tmp_path, objects))]
     found, out, err = berth(asked)
@@ -377,54 +386,16 @@ def test_of_pods_that_are_placed_apart_one_has_the_answer(kind: str, tmp_path: P
     api = "leaderworkerset.x-k8s.io/v1" if kind == "LeaderWorkerSet" else "apps/v1"
     workload = {"apiVersion": api, "kind": kind, "metadata": {"name": "new"}, "spec": made}
     snapshot_file(tmp_path, [template, workload], "workload.json")
-    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
-    code, out, err = berth(["defrag", "-f", str(tmp_path / "workload.json"), "--snapshot", path])
+    code, out, err = asked(tmp_path, objects_of_case(CASES[0]), "-f", str(tmp_path / "workload.json"))
     assert code == 0, err
     assert out.startswith(f"{text}: there is room now on ")
 
 
 def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
     case = next(one for one in CASES if one["name"].startswith("of a group whose minimum runs"))
-    path = str(snapshot_file(tmp_path, objects_of_case(case)))
-    code, out, err = berth(["defrag", "group", "w", "--snapshot", path])
+    code, out, err = asked(tmp_path, objects_of_case(case), "group", "w")
     assert (code, out) == (2, "")
     assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
-
-
-def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
-    """They do ask for devices: no DeviceClass has the resource."""
-    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
-    _, pod = yaml.safe_load_all(MANIFEST)
-    del pod["spec"]["resourceClaims"]
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}
-    manifest.write_text(json.dumps(pod))
-    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
-    assert (code, out) == (2, "")
-    told = "asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource"
-    assert err == f"berth: pod default/new: {told}"
-
-
-VOLCANO = """
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: tf}
-spec:
-  minAvailable: 3
-  tasks:
-  - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
-  - {replicas: 2, name: worker, template: {spec: SPEC}}
-"""
-
-
-def test_pods_of_a_file_that_are_not_one_gang_are_no_question(tmp_path: Path) -> None:
-    """Berth knows the minimum of a Volcano Job by berth.dev/group-min alone."""
-    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
-    job = VOLCANO.replace("SPEC", json.dumps(pod["spec"] | {"schedulerName": "volcano"}))
-    (tmp_path / "job.yaml").write_text(f"{json.dumps(template)}\n---\n{job}")
-    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
-    code, out, err = berth(["defrag", "-f", str(tmp_path / "job.yaml"), "--snapshot", path])
-    assert (code, out) == (2, "")
-    assert err == "berth: the files: make several pods that are not one gang: give those of one pod or one gang"
 
 
 @pytest.mark.parametrize(
@@ -441,8 +412,7 @@ def test_what_a_restart_does_to_a_job_is_told(output: str, fields: Json | None, 
     """Its controller gives up after so many failed pods. Files may have the Jobs; no command lists them."""
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "young-owner"}}
     objects = objects_of_case(CASES[0]) + ([{**job, "spec": fields, "status": {}}] if fields is not None else [])
-    path = str(snapshot_file(tmp_path, objects))
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", path, "--output", output])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8", "--output", output)
     assert (code, err) == (0, "")
     assert "a Job creates deleted pods again some seconds later, when others may have their places" in out
     assert told in out
@@ -481,8 +451,8 @@ def test_a_name_that_is_no_group_is_answered_with_what_to_name(name: str, told: 
     groups = [running(f"of-{group}", "", [], count=8, group=group)[0] for group in ("g", "gated", "away")]
     groups[1]["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     groups[2]["metadata"]["namespace"] = "other"
-    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods, *groups]))
-    assert berth(["defrag", "group", name, "--snapshot", path]) == (2, "", f"berth: group {told}")
+    objects = [*objects_of_case(CASES[0]), *pods, *groups]
+    assert asked(tmp_path, objects, "group", name) == (2, "", f"berth: group {told}")
 
 
 @pytest.mark.parametrize("name", ["vc", "pg-vc"])
@@ -492,32 +462,46 @@ def test_a_group_of_volcano_has_two_names(name: str, tmp_path: Path) -> None:
     pods = [running(f"w-{number}", "", [], count=8, labels={"volcano.sh/job-name": "vc"}) for number in range(2)]
     for pod, _ in pods:
         pod["metadata"]["annotations"] = notes
-    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods[0], *pods[1]]))
-    _, out, err = berth(["defrag", "group", name, "--snapshot", path])
+    _, out, err = asked(tmp_path, [*objects_of_case(CASES[0]), *pods[0], *pods[1]], "group", name)
     assert out.startswith("group default/vc: there is room after"), err
 
 
-GANG = """
----
-apiVersion: v1
-kind: Pod
-metadata: {name: new-2}
+VOLCANO = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: tf}
 spec:
-  schedulerName: berth-scheduler
-  resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
-  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+  minAvailable: 3
+  tasks:
+  - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
+  - {replicas: 2, name: worker, template: {spec: SPEC}}
 """
+LEVEL = {"berth.dev/group": "g", "berth.dev/group-min": "2", "berth.dev/group-required": "no/level"}
+PLUGIN = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}}
+NO_QUESTIONS: dict[str, tuple[Callable[[Json], str], str]] = {  # what is made of a pod, and the answer
+    "pods that are not one gang: Berth reads the minimum of a Volcano Job from berth.dev/group-min alone": (
+        lambda pod: VOLCANO.replace("SPEC", json.dumps(pod["spec"])),
+        "the files: make several pods that are not one gang: give those of one pod or one gang",
+    ),
+    "a device plugin: no DeviceClass has the resource": (
+        lambda pod: json.dumps({**pod, "spec": {"containers": [PLUGIN]}}),
+        "pod default/new: asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource",
+    ),
+    "a wrong level: no node has its label, so no restart can help": (
+        lambda pod: yaml.safe_dump_all([{**pod, "metadata": {"name": name, "annotations": LEVEL}} for name in "ab"]),
+        "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or ",
+    ),
+}
 
 
-def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
-    """No node has the label of this level, so no restart can help: the command reports the wrong level."""
-    notes = 'annotations: {berth.dev/group: g, berth.dev/group-min: "2", berth.dev/group-required: no/level}'
-    text = (MANIFEST.replace("CLASS", "gpu.nvidia.com") + GANG).replace("{name: new", f"{{{notes}, name: new")
-    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "gang.yaml"
-    manifest.write_text(text)
-    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+@pytest.mark.parametrize("name", NO_QUESTIONS)
+def test_a_file_that_is_no_question(name: str, tmp_path: Path) -> None:
+    made, told = NO_QUESTIONS[name]
+    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
+    (tmp_path / "file.yaml").write_text(f"{json.dumps(template)}\n---\n{made(pod)}")
+    code, out, err = asked(tmp_path, objects_of_case(CASES[0]), "-f", str(tmp_path / "file.yaml"))
     assert (code, out) == (2, "")
-    assert "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or" in err
+    assert f"berth: {told}" in err
 
 
 @pytest.mark.parametrize(
@@ -565,7 +549,7 @@ def test_an_object_that_cannot_be_read_is_named(
 ) -> None:
     objects = objects_of_case(next(case for case in CASES if "budgets" in case))
     next(one for one in objects if one["metadata"]["name"] == name)[path[0]][path[1]] = value
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8")
     assert (code, out) == (2, "")
     assert message in err
 
@@ -581,7 +565,7 @@ def test_an_object_that_cannot_be_read_is_named(
 )
 def test_what_was_not_read_is_not_taken_for_absent(lacking: tuple[str, ...], what: str, tmp_path: Path) -> None:
     objects = [one for one in objects_of_case(CASES[0]) if one["kind"] not in lacking]
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8")
     assert (code, out) == (2, "")
     assert f"no readable {lacking[0]} (there is none), so it is not known {what}" in err
 

@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
-from tests.worlds.source_code import FILES, MODULES, ROOT, WRITTEN, facts, imports, imports_of, module, package
+from tests.worlds.source_code import FILES, MODULES, ROOT, WRITTEN, facts, imports, module, package
 
 LAYERS = [  # from below; docs/architecture.md draws them
     {"base"},
@@ -75,21 +73,6 @@ CONSOLES = [
     *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "explain", ROOT / "web" / "console"}),
     ROOT / "entry" / "console_process.py",
 ]
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("from extender import cluster", "extender.cluster"),
-        ("def f():\n    from extender import explain", "extender.explain"),
-        ("from extender.web import console as pages", "extender.web.console"),
-        ("from extender.api import extender_v1 as wire", "extender.api.extender_v1"),
-        ("from extender.scheduling import evaluate", "extender.scheduling"),  # the function that the package exports
-        ("import extender.cluster as c", "extender.cluster"),
-    ],
-)
-def test_imports_are_read_in_every_form(code: str, name: str) -> None:
-    assert imports_of(ast.walk(ast.parse(code))) == {name}
 
 
 def layer(name: str) -> int:

@@ -19,7 +19,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.policy import Policy
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor
-from extender.sandbox import ApiError
+from extender.sandbox import ApiError, Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
@@ -270,3 +270,11 @@ async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
         await eventually(lambda: "q" in w.pods_with_events())
         await w.event_recorder.policy_rejected(ObjectKey("default", "policy"), "packing: wrong")
         assert "policy" in w.pods_with_events()
+
+
+async def test_a_console_that_restarted_does_not_write_the_same_event_again() -> None:
+    cluster, pod = Cluster(), ObjectKey("default", "p" * 253)
+    async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
+        for note in ("fits nowhere", "fits nowhere", "another reason"):
+            await Writer(client).create_event("Pod", pod, "uid", "NotPlaced", note)
+    assert sorted(event["note"] for event in cluster.store.all("events")) == ["another reason", "fits nowhere"]

@@ -330,7 +330,7 @@ def _dedicated(world: GangWorld) -> None:
         (
             _some_tainted,
             NOWHERE,
-            "the most room is now across the cluster, for 1; without taints of devices it would fit",
+            "the most room is now on node a1, for 1; without taints of devices it would fit",
         ),
         (
             _too_few_even_without_taints,
@@ -368,7 +368,7 @@ def test_the_reason_of_a_member_stands_in_the_sentence_of_its_gang() -> None:
     found = explained(world)
     assert found.sentence == (
         "group default/job does not fit in this fleet: even if all other pods ended, the most room would be "
-        "across the cluster, for 1 of 2 pods; pod default/p1: no device matches request gpu on 2 of 2 nodes"
+        "on node a1, for 1 of 2 pods; pod default/p1: no device matches request gpu on 2 of 2 nodes"
     )
 
 

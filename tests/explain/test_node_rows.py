@@ -10,7 +10,7 @@ import pytest
 
 from extender.allocation import NodeInfo
 from extender.cli.cluster_objects import dump_of
-from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
+from extender.cli.fleet_commands import _node_table, _summary, _top
 from extender.cli.output import table_screen
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row, totals
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
@@ -130,7 +130,7 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
     screen = table_screen()
     with screen.capture() as shown:
         screen.print(_node_table(rows, wide=True), _summary(rows))
-        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}, _Pods("", everything=False)))
+        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}))
     assert f"{len(NODES)} nodes: {sum(wanted.values())} free" in shown.get()
     assert "dra.cpu" in shown.get()
     table = shown.get().partition("largest free on one node")[2]
@@ -168,7 +168,7 @@ def test_closed_gpus_are_free_nowhere(tmp_path: Path) -> None:
     assert (product["free"], product["closed"], product["largest_set"]) == (14, 9, 8)
     screen = table_screen()
     with screen.capture() as shown:
-        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}, _Pods("", everything=False)))
+        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}))
     summary, _, heads, figures, *_ = shown.get().splitlines()
     assert summary == "3 nodes: 14 free, 9 closed, 1 allocated"
     assert heads.split() == ["product", "nodes", "GPUs", "free", "closed", "largest", "free", "on", "one", "node"]

@@ -15,9 +15,9 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
+from extender.scheduling import EvaluationContext, NodeRanking
 from tests.worlds.evaluation_worlds import GPU, MACHINES, Fleet, steps
-from tests.worlds.filled_caches import put
+from tests.worlds.filled_caches import put, required
 
 SHAPES = [
     {},
@@ -44,8 +44,7 @@ def test_evaluation_in_many_small_pieces_equals_one_evaluation(
         context = EvaluationContext(masks, Features(), snapshot.baseline)
         return snapshot, context if deadline is None else replace(context, deadline=deadline)
 
-    requirements = requirements_of(asked, fleet.cache.snapshot(), Policy())
-    assert isinstance(requirements, PodRequirements)
+    requirements = required(asked, fleet.cache)
     ranking = NodeRanking(requirements)
     for position, some in enumerate(ends):
         ranking.update(*newest(masks, steps(some, ends_one=True)))

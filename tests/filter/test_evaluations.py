@@ -17,19 +17,13 @@ from extender.api.pods import Pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import NodeRanking, PodRequirements, RankingCache, requirements_of
+from extender.scheduling import NodeRanking, PodRequirements, RankingCache
 from extender.serve.evaluations import Evaluations, in_steps
 from tests.worlds.evaluation_worlds import GPU, MACHINES, TICK, Clock, Fleet, RecordingSink
 from tests.worlds.eventually import eventually
-from tests.worlds.filled_caches import put
+from tests.worlds.filled_caches import put, required
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.skipping_loop import SkippingLoop
-
-
-def requirements(fleet: Fleet, asked: Pod) -> PodRequirements:
-    found = requirements_of(asked, fleet.cache.snapshot(), fleet.policy)
-    assert isinstance(found, PodRequirements)
-    return found
 
 
 def never(deadline: Deadline) -> bool:
@@ -145,7 +139,7 @@ def test_an_evaluation_that_raises_a_bug_leaves_the_queue_until_its_pod_is_filte
     asked, other = fleet.hostile(), fleet.hostile()
     assert fleet.error(asked)
     assert fleet.error(other)
-    broken.add(requirements(fleet, asked).key)
+    broken.add(required(asked, fleet.cache, fleet.policy).key)
     with pytest.raises(KeyError, match="a bug"):
         fleet.filter_service.evaluations.work()
     fleet.work()
@@ -268,7 +262,7 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
     used, began, honest = 0.0, fleet.clock.now, fleet.pod("honest")
     for _ in range(200):
         assert fleet.filter_service.filter(honest, fleet.names).passed
-        asked = requirements(fleet, fleet.hostile(500))
+        asked = required(fleet.hostile(500), fleet.cache, fleet.policy)
         start = fleet.clock.now
         with suppress(DeadlineExceeded), fleet.filter_service.deadline_of_bind(asked, "uid") as deadline:
             fleet.filter_service.status_for_bind(asked, "n1", fleet.cache.snapshot(), deadline)
@@ -282,7 +276,7 @@ def test_a_bind_of_a_known_shape_has_the_time_of_a_whole_call_beside_costly_pods
     known = fleet.pod("team")
     assert fleet.filter_service.filter(known, fleet.names).passed
     fleet.filter_service.evaluations.queue("team", "costly", never)
-    with fleet.filter_service.deadline_of_bind(requirements(fleet, known), known.uid) as deadline:
+    with fleet.filter_service.deadline_of_bind(required(known, fleet.cache, fleet.policy), known.uid) as deadline:
         assert deadline.check() > 0.5 * fleet.policy.evaluation_seconds
 
 

@@ -9,18 +9,14 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import berthing, claim, jobs, one_node, pod
 
 pytestmark = pytest.mark.loopback
 
 
 async def test_first_choice_is_held() -> None:
     """Two pods filtered before either is bound do not get the same last device."""
-    async with berthing({"n1": "t4-4"}) as b:
-        for i in range(5):
-            b.cluster.apply(claim(f"c{i}"))
-            b.cluster.apply(pod(f"p{i}", f"c{i}"))
-        await b.settled()
+    async with one_node(*jobs(p0=1, p1=1, p2=1, p3=1, p4=1)) as b:
         answers = [await b.filter(f"p{i}") for i in range(5)]
         assert [bool(a["NodeNames"]) for a in answers] == [True] * 4 + [False]
         assert answers[4]["FailedAndUnresolvableNodes"] == {"n1": "matching devices are held by a pod being scheduled"}
@@ -65,8 +61,7 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
 
 
 async def test_filtering_again_replaces_the_hold() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c", 4), pod("p", "c"))
+    async with one_node(claim("c", 4), pod("p", "c")) as b:
         for _ in range(3):
             assert (await b.filter("p"))["NodeNames"] == ["n1"]
 
@@ -77,24 +72,18 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
         b.cluster.apply(claim("none", 1, "device.attributes['gpu.nvidia.com'].productName == 'H100'"))
         await b.create(claim("many", 9), pod("p", "none"), pod("q", "many"))
         for _ in range(2):
-            assert set((await b.filter("p"))["FailedAndUnresolvableNodes"].values()) == {
-                "no device matches request gpu"
-            }
-            assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
-                "too few devices match request gpu"
-            }
+            for name, words in (("p", "no device matches request gpu"), ("q", "too few devices match request gpu")):
+                assert set((await b.filter(name))["FailedAndUnresolvableNodes"].values()) == {words}
 
 
 async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
     """Unknown classes, broken CEL and a runtime error: a reason with object and cause; other pods are served."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("unknown", deviceClassName="nope"))
-        b.cluster.apply(claim("broken", 1, "device.attributes["))
-        b.cluster.apply(claim("fails", 1, "device.attributes['gpu.nvidia.com'].nope == 1"))
-        b.cluster.apply(claim("good"))
-        for name in ("unknown", "broken", "fails", "good"):
-            b.cluster.apply(pod(name, name))
-        await b.settled()
+    wrong = [
+        claim("unknown", deviceClassName="nope"),
+        claim("broken", 1, "device.attributes["),
+        claim("fails", 1, "device.attributes['gpu.nvidia.com'].nope == 1"),
+    ]
+    async with one_node(*wrong, *(pod(name, name) for name in ("unknown", "broken", "fails")), *jobs(good=1)) as b:
         reasons = {
             name: (await b.filter(name))["FailedAndUnresolvableNodes"].get("n1")
             for name in ("unknown", "broken", "fails", "good")
@@ -163,19 +152,14 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
     """Else the next pod would find these GPUs, but not the CPU that it asks for beside them."""
     async with berthing({"full": "t4-4", "used": "t4-4", "idle": "t4-4"}) as b:
         b.cluster.apply(node_object("plain", carried_machines()["t4-4"], {}))  # no ResourceSlice names this node
-        b.cluster.apply(claim("four", 4))
-        b.cluster.apply(claim("one", 1))
-        b.cluster.apply(pod("p", "four"))
-        b.cluster.apply(pod("q", "one"))
-        await b.create(pod("web"))
+        await b.create(*jobs(p=4, q=1), pod("web"))
         assert await b.bind("p", "full") == ""
         assert await b.bind("q", "used") == ""
         names = ["full", "used", "idle", "plain"]
         assert await b.prioritize("web", names) == {"full": 10, "used": 2, "idle": 0, "plain": 10}
         assert (await b.filter("web", names))["NodeNames"] == names
 
-        b.cluster.apply(claim("three", 3))
-        await b.create(pod("r", "three"))
+        await b.create(*jobs(r=3))
         assert await b.bind("r", "used") == ""
         b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", "plain"))
         await b.settled()
@@ -184,11 +168,13 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
     async with berthing({"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged"}) as b:
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(claim("d", 4))
-        b.cluster.apply(pod("p", "c", annotations={"berth.dev/topology": "required"}))
-        b.cluster.apply(pod("q", "d", annotations={"berth.dev/min-bandwidth-gbps": "100"}))
-        await b.create(pod("r", "c", annotations={"berth.dev/topology": "always"}))
+        await b.create(
+            claim("c", 2),
+            claim("d", 4),
+            pod("p", "c", annotations={"berth.dev/topology": "required"}),
+            pod("q", "d", annotations={"berth.dev/min-bandwidth-gbps": "100"}),
+            pod("r", "c", annotations={"berth.dev/topology": "always"}),
+        )
         assert (await b.filter("p"))["NodeNames"] == ["bridged"]
         assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
             "no free device set has the required bandwidth"
@@ -204,8 +190,7 @@ async def test_candidates_bound_the_answer() -> None:
 
 
 async def test_unknown_claim_is_an_error_that_is_retried() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(pod("p", "later"))
+    async with one_node(pod("p", "later")) as b:
         assert "claim default/later is not known yet" in (await b.filter("p"))["Error"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.gpu_topology import DEFAULT_MIX, whole_gpus
 from extender.api.object_meta import ObjectKey
-from extender.api.request_mix import DEFAULT_MIX, whole_gpus
 from extender.api.resource_claims import Allocation, Claim
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.serve.evaluations import Evaluations

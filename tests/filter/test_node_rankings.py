@@ -17,11 +17,11 @@ from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
+from extender.scheduling import EvaluationContext, NodeRanking
 from tests.worlds.evaluation_worlds import MACHINES, steps
+from tests.worlds.filled_caches import required
 from tests.worlds.running_berth import berthing, claim, pod
 
 
@@ -34,8 +34,7 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         await b.settled()
         assert (await b.filter("p"))["NodeNames"][0] == "better"
         filter_service, snapshot = b.app.service.filter_service, b.app.service.cache.snapshot()
-        requirements = requirements_of(decode_pod(b.pod("p")), snapshot, filter_service.policy)
-        assert isinstance(requirements, PodRequirements)
+        requirements = required(decode_pod(b.pod("p")), b.app.service.cache, filter_service.policy)
         ranking, fresh, context = (
             filter_service.rankings.get_or_create(requirements),
             NodeRanking(requirements),
@@ -62,9 +61,7 @@ class World:
         asked = decode_claim(claim("c", 2, selector + more))
         self.cache.apply_claim(asked.key, asked)
         asking = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),))
-        requirements = requirements_of(asking, self.cache.snapshot(), Policy())
-        assert isinstance(requirements, PodRequirements)
-        self.requirements = requirements
+        self.requirements = required(asking, self.cache)
 
     def change(self, name: str, kind: int) -> None:
         machine = MACHINES[kind % 3]

@@ -15,10 +15,11 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.sandbox.machines import node_object
-from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import PodRequirements
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.filter import FilterService
 from tests.worlds.dra_worlds import extended
+from tests.worlds.filled_caches import required
 
 NS = "x"  # the namespace of the fleet's pods
 
@@ -26,6 +27,19 @@ NS = "x"  # the namespace of the fleet's pods
 def answer(fleet: Fleet) -> bool:
     """The last result of a complete search for schedulable pods."""
     return any(list(fleet.queueing_hints.find_schedulable(one))[-1] for one in (NS, "default"))
+
+
+def full(nodes: int) -> Fleet:
+    """All devices of so many nodes are held."""
+    fleet = Fleet("mixed")
+    fleet.fill(nodes, 1.0)
+    return fleet
+
+
+def free(fleet: Fleet, *numbers: int) -> None:
+    """The nodes with these numbers, which count from 0, become free."""
+    for number in numbers:
+        fleet.apply("resourceclaims", f"held/h{number}", None)
 
 
 def rejected(fleet: Fleet, shapes: int, count: int = 2) -> list[str]:
@@ -60,10 +74,9 @@ def test_a_bug_with_one_pod_hides_no_room_of_others(monkeypatch: pytest.MonkeyPa
         fleet = Fleet("mixed")
         fleet.fill(5, 0.0)
         for shape in range(shapes):
-            pod, snapshot = fleet.pod(f"p{shape}", shape, 1), fleet.cache.snapshot()
-            requirements = requirements_of(pod, snapshot, fleet.filter_service.policy)
-            assert isinstance(requirements, PodRequirements)
-            fleet.filter_service.unschedulable.add(pod.uid, requirements, snapshot.version)
+            pod = fleet.pod(f"p{shape}", shape, 1)
+            requirements = required(pod, fleet.cache, fleet.filter_service.policy)
+            fleet.filter_service.unschedulable.add(pod.uid, requirements, fleet.cache.snapshot().version)
         fleet.touch_node(next(iter(fleet.devices)), {"a": "b"})
         return fleet.queueing_hints.find_schedulable(NS)
 
@@ -78,14 +91,13 @@ def test_a_bug_with_one_pod_hides_no_room_of_others(monkeypatch: pytest.MonkeyPa
 
 def test_a_search_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
     """A scan over all waiting shapes must not drop the rankings that filters use."""
-    fleet = Fleet("mixed")
-    fleet.fill(6, 1.0)
+    fleet = full(6)
     rejected(fleet, 100, count=9)
     order = [ranking.requirements.key for ranking in fleet.filter_service.rankings]
     node = next(iter(fleet.devices))
     fleet.touch_node(node, {"a": "b"})
     fleet.hold(99, node, fleet.devices[node][:1])  # a second claim on a device: a state that no node was in
-    fleet.apply("resourceclaims", "held/h0", None)
+    free(fleet, 0)
     counts = [fleet.filter_service.rankings.evaluations]
     for fits in fleet.queueing_hints.find_schedulable(NS):
         counts.append(fleet.filter_service.rankings.evaluations)
@@ -98,11 +110,10 @@ def test_a_search_has_small_steps_and_leaves_the_order_of_rankings_alone() -> No
 def test_a_search_that_was_cut_short_is_made_up_for() -> None:
     """For every number of steps that the search completed before it ended."""
     for steps in range(12):
-        fleet = Fleet("mixed")
-        fleet.fill(3, 1.0)
+        fleet = full(3)
         rejected(fleet, 5)
         assert not answer(fleet)
-        fleet.apply("resourceclaims", "held/h1", None)
+        free(fleet, 1)
         search = fleet.queueing_hints.find_schedulable(NS)
         cut = list(islice(search, steps))
         assert any(cut) or answer(fleet), steps
@@ -111,13 +122,12 @@ def test_a_search_that_was_cut_short_is_made_up_for() -> None:
 
 
 def test_a_change_during_a_search_is_for_the_next_search() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(3, 1.0)
+    fleet = full(3)
     rejected(fleet, 20)
     fleet.touch_node("node-000001", {"a": "b"})
     search = fleet.queueing_hints.find_schedulable(NS)
     next(search)
-    fleet.apply("resourceclaims", "held/h0", None)
+    free(fleet, 0)
     assert any(search) or answer(fleet)
 
 
@@ -125,15 +135,13 @@ def test_a_change_during_a_search_is_for_the_next_search() -> None:
 @pytest.mark.parametrize("steps", range(6))
 def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_search(steps: int, taken: int) -> None:
     """The search evaluates one of them; the pod still fits on the other."""
-    fleet = Fleet("mixed")
-    fleet.fill(6, 1.0)
+    fleet = full(6)
     nodes = fleet.cache.snapshot().node_infos
     assert nodes["node-000001"].state is nodes["node-000006"].state
     rejected(fleet, 3, count=9)
     assert not fleet.filter(fleet.pod("p", 77, 1)).passed
     assert not answer(fleet)
-    for number in (0, 5):
-        fleet.apply("resourceclaims", f"held/h{number}", None)
+    free(fleet, 0, 5)
     search = fleet.queueing_hints.find_schedulable(NS)
     first = list(islice(search, steps))
     node = f"node-{taken:06}"
@@ -183,14 +191,12 @@ PODS: dict[str, Callable[[Fleet], Pod]] = {
 @pytest.mark.parametrize("kind", PODS)
 def test_a_node_that_is_taken_during_a_search_wakes_nobody(kind: str) -> None:
     """An equal node is free, but kept for a gang, or not the node of the pod."""
-    fleet = Fleet("mixed")
-    fleet.fill(6, 1.0)
+    fleet = full(6)
     rejected(fleet, 3, count=9)
     assert not fleet.filter(PODS[kind](fleet)).passed
     fleet.filter_service.collected = kept_for_a_gang("node-000006")
     assert not answer(fleet)
-    for number in (0, 5):
-        fleet.apply("resourceclaims", f"held/h{number}", None)
+    free(fleet, 0, 5)
     search = fleet.queueing_hints.find_schedulable(NS)
     assert not next(search)
     fleet.hold(9, "node-000001", fleet.devices["node-000001"])
@@ -198,11 +204,10 @@ def test_a_node_that_is_taken_during_a_search_wakes_nobody(kind: str) -> None:
 
 
 def test_a_node_that_is_kept_for_a_gang_wakes_no_other_pod() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(1, 1.0)
+    fleet = full(1)
     assert not fleet.filter(fleet.pod("p", 77, 1)).passed
     fleet.filter_service.collected = kept_for_a_gang("node-000001")
-    fleet.apply("resourceclaims", "held/h0", None)
+    free(fleet, 0)
     assert not answer(fleet)
     fleet.filter_service.collected = None
     fleet.touch_node("node-000001", {"a": "b"})
@@ -210,23 +215,20 @@ def test_a_node_that_is_kept_for_a_gang_wakes_no_other_pod() -> None:
 
 
 def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(2, 1.0)
+    fleet = full(2)
     pod = pinned(fleet, "p", "node-000002")
     assert fleet.filter(pod).passed == []
-    fleet.apply("resourceclaims", "held/h0", None)
+    free(fleet, 0)
     assert not answer(fleet)
-    fleet.apply("resourceclaims", "held/h1", None)
+    free(fleet, 1)
     assert answer(fleet)
 
 
 @pytest.mark.parametrize("node", ["node-000001", "node-000006"])  # in a search by state, one stands for both
 def test_of_equal_nodes_that_become_free_the_pinned_one_helps(node: str) -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(6, 1.0)
+    fleet = full(6)
     assert fleet.filter(pinned(fleet, "p", node)).passed == []
-    for number in (0, 5):
-        fleet.apply("resourceclaims", f"held/h{number}", None)
+    free(fleet, 0, 5)
     nodes = fleet.cache.snapshot().node_infos
     assert nodes["node-000001"].state is nodes["node-000006"].state
     assert answer(fleet)
@@ -235,8 +237,7 @@ def test_of_equal_nodes_that_become_free_the_pinned_one_helps(node: str) -> None
 @pytest.mark.parametrize("node", ["node-000001", "node-000006"])
 def test_of_nodes_with_equal_devices_the_one_with_a_device_plugin_helps(node: str) -> None:
     """The pod asks for an extended resource, of which a device plugin now reports some."""
-    fleet = Fleet("mixed")
-    fleet.fill(6, 1.0)
+    fleet = full(6)
     pod = extended("p")
     pod["metadata"] |= {"uid": "p", "resourceVersion": "1"}
     fleet.apply("pods", "default/p", pod)

@@ -19,8 +19,8 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import decode_claim
 from extender.cache import ClusterCache
-from extender.policy import Policy
-from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
+from extender.scheduling import Evaluator, NodeRanking, PodRequirements
+from tests.worlds.filled_caches import required
 from tests.worlds.shared_pool_worlds import (
     GPU,
     NET,
@@ -62,9 +62,7 @@ def with_pods(cache: ClusterCache, pods: Mapping[str, list[tuple[str, int, str]]
             ObjectKey("x", uid), decode_claim({"metadata": metadata, "spec": {"devices": {"requests": asked}}})
         )
         spec = {"resourceClaims": [{"name": "c", "resourceClaimName": uid}]}
-        requirements = requirements_of(decode_pod({"metadata": metadata, "spec": spec}), cache.snapshot(), Policy())
-        assert isinstance(requirements, PodRequirements), requirements
-        found[name] = requirements
+        found[name] = required(decode_pod({"metadata": metadata, "spec": spec}), cache)
     return found
 
 

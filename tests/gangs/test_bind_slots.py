@@ -101,39 +101,31 @@ class Queue:
         self.gangs.plans.end(plan, "done")
 
 
-@pytest.mark.parametrize("namespace", ["own", "of-others"])
-def test_newer_gangs_do_not_overtake_one_that_needs_many_places(namespace: str) -> None:
-    """Two newer gangs at a time take half of the slots each, and the next one comes before the first has ended."""
+# A gang by its namespace, name and size: + if it has a plan now, - if it waits. !name: its members are all bound.
+SCENES = {
+    "newer gangs of its namespace do not overtake a large one": (
+        "own/n0:5+ own/n1:5+ own/old:8- !n0 own/n2:5- !n1 own/old:8+"
+    ),
+    "nor do those of others": "x/n0:5+ y/n1:5+ own/old:8- !n0 z/n2:5- !n1 own/old:8+",
+    "gangs that fit beside the slots kept for an older one do not wait": (
+        "a/n0:7+ a/old:6- small/n1:2+ other/n2:3+ a/n3:2-"  # the namespace of the old gang has a plan already
+    ),
+    "the namespaces take turns, however many gangs wait": (
+        "evil/n0:10+ evil/n1:10- evil/n2:10- good/job:10- !n0 evil/n2:10- good/job:10+ !job evil/n1:10+"
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_which_gang_gets_slots_next(scene: str) -> None:
     queue = Queue()
-    assert queue.ask(namespace, "n0", 5)
-    assert queue.ask(f"{namespace}-2" if namespace == "of-others" else namespace, "n1", 5)
-    assert not queue.ask("own", "old", 8)
-    queue.end("n0")
-    assert not queue.ask(f"{namespace}-3" if namespace == "of-others" else namespace, "n2", 5)
-    queue.end("n1")
-    assert queue.ask("own", "old", 8)
-
-
-def test_gangs_that_fit_beside_the_places_kept_for_an_older_one_do_not_wait() -> None:
-    queue = Queue()
-    assert queue.ask("a", "n0", 7)
-    assert not queue.ask("a", "old", 6)
-    assert queue.ask("small", "n1", 2)
-    assert queue.ask("other", "n2", 3), "the namespace of the old gang has a plan already"
-    assert not queue.ask("a", "n3", 2)
-
-
-def test_a_namespace_with_many_gangs_that_wait_has_one_turn_after_the_other() -> None:
-    """Its gangs are older than that of the other namespace, and each needs all slots."""
-    queue = Queue()
-    for i in range(5):
-        assert queue.ask("evil", f"n{i}", 10) == (i == 0)
-    assert not queue.ask("good", "job", 10)
-    queue.end("n0")
-    assert not queue.ask("evil", "n2", 10)
-    assert queue.ask("good", "job", 10)
-    queue.end("job")
-    assert queue.ask("evil", "n1", 10)
+    for step in scene.split():
+        name, _, size = step[:-1].partition(":")
+        if step.startswith("!"):
+            queue.end(step[1:])
+        else:
+            namespace, _, group = name.partition("/")
+            assert queue.ask(namespace, group, int(size)) == (step[-1] == "+"), step
 
 
 def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:

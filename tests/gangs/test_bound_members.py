@@ -33,6 +33,7 @@ from tests.worlds.gang_pods import (
     member,
     planned,
     reasons,
+    requeues,
     running,
 )
 from tests.worlds.running_berth import berthing, claim, pod
@@ -45,9 +46,8 @@ KEY = GroupKey("default", GroupSource.BERTH, "job")
 async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old_pods_terminate() -> None:
     async with berthing(SIX_NODES) as b:
         await create_again(b)
-        touches = b.app.service.requeuer.touches
-        assert await reasons(b, "new0") == {UNREAD}
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        async with requeues(b, "the pod is requeued after the read"):
+            assert await reasons(b, "new0") == {UNREAD}
         for i in range(4):
             assert await reasons(b, f"new{i}") == {NO_ROOM}
         for i in range(4):
@@ -113,9 +113,8 @@ async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> 
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         await b.settled()
-        touches = b.app.service.requeuer.touches
-        assert await reasons(b, "p4") == {UNREAD}
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        async with requeues(b, "the pod is requeued after the read"):
+            assert await reasons(b, "p4") == {UNREAD}
         assert (await b.filter("p4"))["NodeNames"] == ["n4", "n5"]
 
 
@@ -219,9 +218,8 @@ async def test_a_replaced_pod_does_not_wait_for_a_member_that_has_succeeded() ->
         delete(b, "resourceclaims", "p3-gpus")
         member(b, "again", minimum=4)
         await b.settled()
-        touches = b.app.service.requeuer.touches
-        assert not (await b.filter("again"))["NodeNames"]
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        async with requeues(b, "the pod is requeued after the read"):
+            assert not (await b.filter("again"))["NodeNames"]
         assert await bind_all(b, await planned(b, "again")) == [""]
 
 

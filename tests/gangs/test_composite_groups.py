@@ -9,7 +9,7 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import RACK, answer_once_read, bind_all, die, gets_a_node, planned, racks, reasons
+from tests.worlds.gang_pods import RACK, answer_once_read, bind_all, die, gets_a_node, planned, racks, reasons, requeues
 from tests.worlds.group_trees import composite, grouped, pod_group
 from tests.worlds.running_berth import Berthing, pod
 
@@ -74,10 +74,9 @@ async def test_pods_wait_for_the_groups_above_them() -> None:
         await b.settled()
         assert await reasons(b, "p0") == {f"waits for {child}"}
         assert f"group default/llm waits for {child}" in (await b.client.get("/v1/explain/group/default/llm")).text
-        touches = b.app.service.requeuer.touches
-        b.cluster.apply(pod_group("decode", "llm", 1))
-        grouped(b, "d0", "decode")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the last group requeues the pods")
+        async with requeues(b, "the last group requeues the pods"):
+            b.cluster.apply(pod_group("decode", "llm", 1))
+            grouped(b, "d0", "decode")
         await b.settled()
         await eventually(lambda: gets_a_node(b, "p0"), "the gang is complete")
 

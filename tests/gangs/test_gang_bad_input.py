@@ -26,8 +26,9 @@ from tests.worlds.gang_pods import (
     planned,
     pod_group,
     reasons,
+    requeues,
 )
-from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+from tests.worlds.running_berth import Json, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -85,18 +86,14 @@ async def test_the_reason_of_the_others_names_the_member_whose_annotation_is_inv
         assert await reasons(b, "p1" if invalid == "p0" else "p0") == {f"pod default/{invalid} of group job: {problem}"}
 
 
-async def test_a_minimum_of_one_is_no_gang() -> None:
+@pytest.mark.parametrize("minimum", [None, 1, 0, -1], ids=["an annotation of one", "1", "0", "-1"])
+async def test_a_minimum_below_two_is_no_gang(minimum: int | None) -> None:
     async with berthing(NODES) as b:
-        member(b, "alone", group="single", minimum=1)
-        await b.settled()
-        assert (await b.filter("alone"))["NodeNames"]
-
-
-@pytest.mark.parametrize("minimum", [1, 0, -1])
-async def test_a_pod_group_of_less_than_two_is_no_gang(minimum: int) -> None:
-    async with berthing(NODES) as b:
-        pod_group(b, minimum)
-        labelled(b, "alone")
+        if minimum is None:
+            member(b, "alone", minimum=1)
+        else:
+            pod_group(b, minimum)
+            labelled(b, "alone")
         await b.settled()
         (node, *_) = (await b.filter("alone"))["NodeNames"]
         assert await b.bind("alone", node) == ""
@@ -132,39 +129,30 @@ async def test_a_pod_group_that_is_created_again_while_its_pods_have_a_plan(agai
             assert "has no plan for pod" in await b.bind("p0", nodes["p0"])
 
 
-def core_group(b: Berthing, spec: Json) -> None:
-    kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
-    b.cluster.apply({**kind, "metadata": {"name": "job", "namespace": "default"}, "spec": spec})
-
-
-@pytest.mark.parametrize("api", ["scheduling.k8s.io", "scheduling.x-k8s.io"])
-async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(api: str) -> None:
+@pytest.mark.parametrize("policy", [{"gang": {"minCount": 3}}, {"basic": {}}, None])
+async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(policy: Json | None) -> None:
     """As in-tree and beside the coscheduling plugin: a Job's controller may create the pods first."""
     async with berthing(NODES) as b:
-        core = api == "scheduling.k8s.io"
         for i in range(2):
             b.cluster.apply(claim(f"p{i}-gpus", 8))
-            found = pod(f"p{i}", f"p{i}-gpus", **({"schedulingGroup": {"podGroupName": "job"}} if core else {}))
-            found["metadata"]["labels"] = {} if core else {LABEL: "job"}
+            found = pod(f"p{i}", f"p{i}-gpus", **({"schedulingGroup": {"podGroupName": "job"}} if policy else {}))
+            found["metadata"]["labels"] = {} if policy else {LABEL: "job"}
             b.cluster.apply(found)
         await b.settled()
         for name in ("p0", "p1"):
             assert await reasons(b, name) == {"waits for PodGroup job, which does not exist"}
         assert not b.app.service.cache.reservations.holds
-        touches = b.app.service.requeuer.touches
-        core_group(b, {"schedulingPolicy": {"gang": {"minCount": 3}}}) if core else pod_group(b, 3)
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pods")
-        assert await reasons(b, "p0") == {INCOMPLETE}
-
-
-async def test_a_pod_group_that_names_no_minimum_requeues_its_pods_too() -> None:
-    async with berthing(NODES) as b:
-        await b.create(claim("p0-gpus", 8), pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
-        assert await reasons(b, "p0") == {"waits for PodGroup job, which does not exist"}
-        touches = b.app.service.requeuer.touches
-        core_group(b, {"schedulingPolicy": {"basic": {}}})
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pod")
-        assert (await b.filter("p0"))["NodeNames"]
+        async with requeues(b, "the PodGroup requeues the pods"):
+            if policy:
+                kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
+                metadata = {"name": "job", "namespace": "default"}
+                b.cluster.apply({**kind, "metadata": metadata, "spec": {"schedulingPolicy": policy}})
+            else:
+                pod_group(b, 3)
+        if policy == {"basic": {}}:
+            assert (await b.filter("p0"))["NodeNames"], "it names no minimum"
+        else:
+            assert await reasons(b, "p0") == {INCOMPLETE}
 
 
 async def test_a_minimum_on_the_pods_needs_no_pod_group() -> None:
@@ -173,32 +161,6 @@ async def test_a_minimum_on_the_pods_needs_no_pod_group() -> None:
             labelled(b, f"p{i}", annotations={"berth.dev/group-min": "2"})
         await b.settled()
         assert await bind_all(b, await planned(b, "p0", "p1")) == ["", ""]
-
-
-async def test_a_pod_group_that_is_created_edited_deleted_and_created_again() -> None:
-    async with berthing(NODES) as b:
-        store, key = b.app.service.cache.store, ("default", "job")
-        pod_group(b, 4)
-        for i in range(3):
-            labelled(b, f"p{i}")
-        await b.settled()
-        await eventually(lambda: store.group_policies, "the PodGroup is known")
-        assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "4")}
-        touches, groups = b.app.service.requeuer.touches, RESOURCES["scheduling.x-k8s.io", "podgroups"]
-        b.cluster.api.registry.patch(groups, key, {"spec": {"minMember": 3}}, "", strategic=False)
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the smaller minimum requeues the pods")
-        nodes = await planned(b, "p0", "p1", "p2")
-        b.cluster.api.registry.delete(groups, key)
-        await eventually(lambda: not store.group_policies, "the PodGroup is gone")
-        assert await bind_all(b, nodes) == ["", "", ""], "the plan goes on: its members are known"
-        pod_group(b, 2)
-        for name in nodes:
-            delete(b, "pods", name)
-            delete(b, "resourceclaims", f"{name}-gpus")
-        labelled(b, "q0")
-        await b.settled()
-        await eventually(lambda: store.group_policies, "the PodGroup is known again")
-        assert await reasons(b, "q0") == {INCOMPLETE.replace("3", "2")}
 
 
 async def test_a_pod_that_is_created_again_under_its_name_is_another_member() -> None:

@@ -164,16 +164,6 @@ async def test_a_bind_after_a_restart_is_refused_until_the_old_pods_are_read() -
         assert not b.node_of("new0")
 
 
-async def test_a_bind_of_a_further_member_of_a_running_gang_goes_on_after_the_read() -> None:
-    async with berthing(SIX_NODES) as b:
-        await running(b, *(f"p{i}" for i in range(4)))
-        member(b, "p4", minimum=4)
-        await b.settled()
-        assert UNREAD in await b.bind("p4", "n4")
-        await eventually(lambda: b.app.service.cache.snapshot().bound_members, "the bound pods are read")
-        assert await b.bind("p4", "n4") == ""
-
-
 @pytest.mark.parametrize(
     ("text", "planned_on"),
     [

@@ -20,6 +20,7 @@ from tests.worlds.gang_pods import (
     member,
     planned,
     reasons,
+    requeues,
     say_unschedulable,
 )
 from tests.worlds.running_berth import Berthing, berthing, claim, patient, pod
@@ -93,11 +94,7 @@ async def collecting(b: Berthing) -> set[str]:
 
 async def planned_in_the_end(b: Berthing, *names: str) -> dict[str, str]:
     """The nodes of the members, once the pause of their gang is over."""
-
-    async def fits() -> bool:
-        return bool((await b.filter(names[0]))["NodeNames"])
-
-    await eventually(fits, "the gang has a plan")
+    await eventually(lambda: gets_a_node(b, names[0]), "the gang has a plan")
     return await planned(b, *names)
 
 
@@ -130,15 +127,13 @@ async def test_the_devices_of_one_domain_are_kept_for_a_gang_until_it_runs() -> 
         }
         await end(b, "x-a0")
         assert await ask_alone(b, "small") == ["a0"], "another rack stays usable"
-        touches = b.app.service.requeuer.touches
-        await end(b, "x-b0")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        async with requeues(b, "the gang is requeued"):
+            await end(b, "x-b0")
         nodes = await planned_in_the_end(b, *names)
         assert set(nodes.values()) == {"b0", "b1"}
-        touches = b.app.service.requeuer.touches
-        assert await bind_all(b, nodes) == ["", ""]
-        assert not kept(b)
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
+        async with requeues(b, "the rejected pods are requeued"):
+            assert await bind_all(b, nodes) == ["", ""]
+            assert not kept(b)
 
 
 async def test_collecting_ends_after_its_time_and_others_run_in_between() -> None:
@@ -147,10 +142,9 @@ async def test_collecting_ends_after_its_time_and_others_run_in_between() -> Non
     async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
         await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        touches = b.app.service.requeuer.touches
-        now[0] = 1.0
-        await eventually(lambda: not kept(b), "the time is over")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
+        async with requeues(b, "the rejected pods are requeued"):
+            now[0] = 1.0
+            await eventually(lambda: not kept(b), "the time is over")
 
         async def runs() -> bool:
             return await ask_alone(b, "small") == ["a1"]
@@ -289,23 +283,17 @@ async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_on
         assert collected.key.name == "job"
 
 
-async def test_a_deleted_gang_ends_collecting() -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["a deleted gang", "a new policy"])
+async def test_collecting_ends_before_its_time(is_deleted: bool) -> None:
     async with racks(ON, 2) as b:
         names = await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        touches = b.app.service.requeuer.touches
-        delete(b, "pods", names[1])
-        await eventually(lambda: not kept(b), "the gang is incomplete")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
-        assert await ask_alone(b, "small") == ["a1"]
-
-
-async def test_a_new_policy_ends_collecting() -> None:
-    async with racks(ON, 2) as b:
-        await collecting_gang(b)
-        assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        b.app.service.use_policy(patient())
-        await eventually(lambda: not kept(b), "the policy is in force")
+        async with requeues(b, "the rejected pods are requeued"):
+            if is_deleted:
+                delete(b, "pods", names[1])
+            else:
+                b.app.service.use_policy(patient())
+            await eventually(lambda: not kept(b), "no gang collects")
         assert await ask_alone(b, "small") == ["a1"]
 
 

@@ -25,6 +25,7 @@ from tests.worlds.gang_pods import (
     member,
     pod_group,
     reasons,
+    requeues,
 )
 from tests.worlds.running_berth import Berthing, berthing, pod
 
@@ -148,10 +149,9 @@ def annotate_p0(b: Berthing, **notes: str | None) -> None:
 
 async def wakes(b: Berthing, edit: Edit) -> None:
     """After the edit kube-scheduler is asked to retry rejected pods, and the gang gets nodes."""
-    touches = b.app.service.requeuer.touches
-    edit(b)
-    await b.settled()
-    await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected members are requeued")
+    async with requeues(b, "the rejected members are requeued"):
+        edit(b)
+        await b.settled()
 
     await eventually(lambda: gets_a_node(b, "p1"), "the gang is planned")
 
@@ -226,7 +226,6 @@ async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_oth
         (waiting,) = (b.app.service.gangs.admission.get(key) for key in b.app.service.cache.store.members)
         assert waiting is not None
         assert not waiting.wakes, "the end of the pause wakes no pod"
-        touches = b.app.service.requeuer.touches
-        member(b, "p3")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the last member wakes the others")
+        async with requeues(b, "the last member wakes the others"):
+            member(b, "p3")
         await eventually(lambda: gets_a_node(b, "p1"), "the gang is planned")

@@ -12,7 +12,7 @@ from extender.api.nodes import NodeSelector, Requirement, Term, Toleration
 from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.policy import Policy
@@ -22,18 +22,12 @@ from tests.worlds.evaluation_worlds import RecordingSink, allocated, apply
 from tests.worlds.gang_fleet import Gangs, unfinished
 
 
-def test_a_gang_with_costly_claims_takes_one_call_for_all_its_members() -> None:
-    fleet = Gangs(nodes=60)
+def test_a_plan_that_takes_longer_than_a_call_is_made_in_the_queue_and_the_gang_is_asked_about_again() -> None:
+    fleet = Gangs(nodes=60, sink=RecordingSink())
     members = fleet.gang("g", 20)
     began = fleet.clock.now
     assert set(fleet.reasons(members)) == {unfinished("g")}
     assert fleet.clock.now - began < 2 * fleet.policy.evaluation_seconds, "one deadline, and what the calls read"
-
-
-def test_a_plan_that_takes_longer_than_a_call_is_made_in_the_queue_and_the_gang_is_asked_about_again() -> None:
-    fleet = Gangs(nodes=60, sink=RecordingSink())
-    members = fleet.gang("g", 20)
-    assert set(fleet.reasons(members)) == {unfinished("g")}
     fleet.work()
     assert isinstance(fleet.sink, RecordingSink)
     assert fleet.sink.requeued == 1
@@ -162,16 +156,6 @@ def slow(fleet: Gangs, size: int) -> list[Pod]:
     return fleet.joined("g", [replace(fleet.pod("slow"), annotations=notes) for _ in range(size)])
 
 
-def test_what_a_gang_needs_is_found_within_the_time_of_a_call() -> None:
-    """400 members with 64 claims each took 75 ms before the time of the call began."""
-    fleet = Gangs(nodes=6)
-    members = slow(fleet, 100)
-    assert members[0].membership is not None
-    gang = gang_of(members[0], members[0].membership, fleet.cache.snapshot())
-    with pytest.raises(DeadlineExceeded):
-        fleet.planning.needs(gang, Deadline(0.1, fleet.clock))
-
-
 def share_of_time(fleet: Gangs, seconds: float, pause: float, call: Callable[[int], object]) -> float:
     """The share of the time that the calls of one namespace take, with so many seconds between two of them."""
     began, used, number = fleet.clock.now, 0.0, 0
@@ -237,15 +221,6 @@ def test_a_waiting_gang_keeps_no_needs_with_large_claims() -> None:
         gang = gang_of(members[0], members[0].membership, fleet.cache.snapshot())
         found.append(fleet.planning.needs(gang, NO_DEADLINE) is not None)
     assert found == [True, False]
-
-
-def test_the_holds_of_a_gang_build_each_node_once() -> None:
-    """400 members built a node each before the next one was held."""
-    fleet = Gangs(nodes=2)
-    members = fleet.joined("g", [fleet.pod("a") for _ in range(8)])
-    before = fleet.cache.snapshot().version
-    assert fleet.gangs.filter(members[0], fleet.names).passed
-    assert fleet.cache.snapshot().version == before + 1
 
 
 def test_an_event_of_a_member_takes_the_same_time_however_many_gangs_wait() -> None:

@@ -11,7 +11,7 @@ from itertools import chain, cycle, islice, pairwise
 import pytest
 
 from extender.api.device_classes import decode_class
-from extender.api.group_topology import AskedTopology, Level
+from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -126,20 +126,6 @@ def test_a_node_that_gained_room_for_a_member_has_its_gang_planned_once() -> Non
     assert CountedPlanning.plans == len(gangs)
 
 
-def test_a_gang_whose_label_no_node_has_is_planned_when_one_has_it() -> None:
-    fleet = Waiting(nodes=12)
-    pods = fleet.joined("rack", [fleet.pod("tenant", count=5) for _ in range(2)])
-    topology = AskedTopology(required=Level("berth.dev/group-required", RACK))
-    members = [replace(pod, membership=replace(pod.membership, topology=topology)) for pod in pods if pod.membership]
-    for pod in members:
-        fleet.cache.apply_pod(pod.uid, pod)
-    fleet.reject([members])
-    for node in ("n1", "n2"):
-        machine = MACHINES[int(node[1:]) % fleet.kinds]
-        fleet.cache.apply_node(node, decode_node(node_object(node, machine, {RACK: "r"})))
-    assert fleet.finds()
-
-
 def test_a_gang_is_planned_after_as_many_nodes_gained_room_as_members_lack_it() -> None:
     fleet = Waiting(nodes=12)
     for node in ("n1", "n2", "n4", "n5"):
@@ -150,18 +136,6 @@ def test_a_gang_is_planned_after_as_many_nodes_gained_room_as_members_lack_it() 
         assert not fleet.finds()
     assert not CountedPlanning.plans
     fleet.take("other-n5", "n5", ())
-    assert fleet.finds()
-
-
-def test_a_gang_that_fits_is_found_among_others() -> None:
-    fleet = Waiting(nodes=12)
-    for node in ("n1", "n2", "n4"):
-        fleet.take(f"other-{node}", node, range(4))
-    fleet.wait(5, size=8)
-    fleet.take("other-n1", "n1", ())
-    fleet.take("other-n4", "n4", ())
-    assert not fleet.finds()
-    fleet.take("other-n2", "n2", ())
     assert fleet.finds()
 
 

@@ -50,13 +50,11 @@ def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None
     )
     assert found.sentence == (
         "group default/job fits nowhere: no domain has room for 2 pods together; "
-        f"the most room is now in {CLIQUE}=clique-a, for 1; it {sentences(found)[0]}"
+        f"the most room is now on node b1, for 1; it {sentences(found)[0]}"
     )
     assert not found.cut_short
-    assert [(one.node, one.devices, one.pods, one.state) for one in found.holders] == [
-        ("a2", 4, ("default/middle",), "allocated"),
-        ("a2", 1, ("default/small",), "allocated"),
-    ]
+    held = [(one.node, one.devices, one.pods, one.state) for one in found.holders]
+    assert held == [("b2", 8, ("default/large",), "allocated")]
     free(world, "large")
     assert explained(world).domain == "clique-b"
     occupy(world, "large", "b2", 0, 8)
@@ -136,11 +134,11 @@ def test_one_large_pod_is_named_rather_than_two() -> None:
 def test_a_smaller_minimum_that_fits() -> None:
     world = gang(5, "a1", "a2", "a3")
     found = explained(world)
-    assert (found.room, found.level, found.domain) == (3, "", "")
+    assert (found.room, found.level, found.domain) == (3, CLIQUE, "clique-a")
     assert sentences(found) == ("fits with a minimum of 3 instead of 5 members",)
     assert found.sentence == (
-        "group default/job does not fit in this fleet: even if all other pods ended, the most room would be across the "
-        "cluster, for 3 of 5 pods; it fits with a minimum of 3 instead of 5 members"
+        "group default/job does not fit in this fleet: even if all other pods ended, the most room would be in "
+        f"{CLIQUE}=clique-a, for 3 of 5 pods; it fits with a minimum of 3 instead of 5 members"
     )
     assert found.room_if_empty == 3
     members(world, 5, minimum=3)
@@ -222,7 +220,7 @@ def test_a_gang_that_is_larger_than_the_fleet_names_no_holders() -> None:
     assert (found.outcome, found.room, found.room_if_empty) == ("refused", 1, 3)
     assert found.sentence == (
         "group default/job does not fit in this fleet: even if all other pods ended, the most room would be across the "
-        "cluster, for 3 of 9 pods; the most room is now across the cluster, for 1"
+        "cluster, for 3 of 9 pods; the most room is now on node a2, for 1"
     )
     assert (found.misses, found.holders, found.held_in) == ((), (), "")
 
@@ -259,9 +257,9 @@ ELSEWHERE = f"it fits without the constraint to one value of {RACK}, across the 
             ("a1", "a2", "b1", "b2"),
             1,
             (
-                f"does not fit where it runs: even if all other pods ended, the most room would be in {RACK}=rack-a, "
-                f"for 1 of 2 pods; group job runs in {RACK}=rack-a, where its other pods have no room; "
-                f"now no node that it may use has room even for one of them; {ELSEWHERE}"
+                "does not fit where it runs: even if all other pods ended, the most room would be in "
+                f"{CLIQUE}=clique-a, for 1 of 2 pods; group job runs in {RACK}=rack-a, where its other pods have "
+                f"no room; now no node that it may use has room even for one of them; {ELSEWHERE}"
             ),
         ),
     ],

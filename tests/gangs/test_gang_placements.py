@@ -10,7 +10,7 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import bind_all, create_gang
+from tests.worlds.gang_pods import bind_all, create_gang, requeues
 from tests.worlds.gang_pods import reasons as reasons_of
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
@@ -156,7 +156,6 @@ async def test_a_gang_that_was_offered_some_nodes_is_requeued_when_a_hold_ends()
         await b.create(claim("held", 8), pod("alone", "held"))
         assert (await b.filter("alone", ["a0"]))["NodeNames"] == ["a0"]
         assert not (await b.filter("p0", RACKS["a"]))["NodeNames"]
-        touches = b.app.service.requeuer.touches
-        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        async with requeues(b, "the gang is requeued"):
+            b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
         assert await bind_all(b, await tried(b, RACKS["a"])) == ["", "", ""]

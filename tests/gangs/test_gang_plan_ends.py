@@ -180,18 +180,6 @@ async def test_members_with_equal_devices_and_different_nodes() -> None:
         assert await bind_all(b, nodes) == ["", "", ""]
 
 
-async def test_a_bind_that_gave_up_no_longer_counts_as_arrived() -> None:
-    async with berthing(FOUR, Policy(binding_wait_seconds=1)) as b:
-        await create_gang(b, 3)
-        nodes = await planned(b, "p0", "p1", "p2")
-        assert "waiting for the other pods" in await b.bind("p0", nodes["p0"])
-        assert not forming(b).arrived
-        rest = [name for name in FOUR if name != nodes["p0"]]
-        for _ in range(2):
-            answer = await b.filter("p0", rest)
-            assert set(answer["NodeNames"] or ()) <= set(rest), "no node that was not offered"
-
-
 @pytest.mark.parametrize("is_deleted", [True, False])
 async def test_a_surplus_member_that_is_gone_or_has_no_node_gives_its_devices_back(is_deleted: bool) -> None:
     async with berthing(NODES) as b:

@@ -20,6 +20,7 @@ from tests.worlds.gang_pods import (
     member,
     planned,
     reasons,
+    requeues,
     say_unschedulable,
     two_binds_of_three,
 )
@@ -34,9 +35,8 @@ async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
         assert await reasons(b, "p0") == {INCOMPLETE}
         assert await reasons(b, "p1") == {INCOMPLETE}
         assert not b.app.service.cache.reservations.by_claim
-        touches = b.app.service.requeuer.touches
-        member(b, "p2")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected members are requeued")
+        async with requeues(b, "the rejected members are requeued"):
+            member(b, "p2")
         nodes = await planned(b, "p2")
         assert b.app.service.cache.reservations.holds == 3, "the devices of all members are held by the first answer"
         nodes |= await planned(b, "p0", "p1")
@@ -67,9 +67,8 @@ async def test_a_waiting_gang_costs_no_plan_per_call_and_is_requeued_when_it_fit
     async with berthing(dict(list(NODES.items())[:2])) as b:
         await create_gang(b, 3)
         assert await reasons(b, "p0") == {NO_ROOM}
-        touches = b.app.service.requeuer.touches
-        b.cluster.add_node("n2", carried_machines()["a100-pcie-8-bridged"])
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        async with requeues(b, "the gang is requeued"):
+            b.cluster.add_node("n2", carried_machines()["a100-pcie-8-bridged"])
         assert len(set((await planned(b, "p0", "p1", "p2")).values())) == 3
 
 
@@ -86,11 +85,10 @@ async def test_two_gangs_that_do_not_fit_together_are_placed_one_after_the_other
         assert await bind_all(b, first) == ["", ""]
         assert (await b.filter("b0"))["NodeNames"] == []
         assert {r.pod_uid for r in b.app.service.cache.reservations.by_claim.values()} == set()
-        touches = b.app.service.requeuer.touches
-        for name in first:
-            delete(b, "pods", name)
-            delete(b, "resourceclaims", f"{name}-gpus")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the other gang is requeued")
+        async with requeues(b, "the other gang is requeued"):
+            for name in first:
+                delete(b, "pods", name)
+                delete(b, "resourceclaims", f"{name}-gpus")
         assert await bind_all(b, await planned(b, "b0", "b1")) == ["", ""]
 
 

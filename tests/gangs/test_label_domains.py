@@ -52,9 +52,7 @@ def test_equal_values_under_different_parents_are_different_racks() -> None:
 
 def test_a_required_rack_is_a_rack_and_not_all_racks_of_one_name() -> None:
     world = cluster("b1/r1/-:2 b2/r1/-:2")
-    shortage = world.plan(world.gang(3, 4), topology_label=RACK)
-    assert not isinstance(shortage, GangPlan)
-    assert (shortage.room, shortage.level, shortage.domain) == (2, RACK, "b1/r1")
+    assert not isinstance(world.plan(world.gang(3, 4), topology_label=RACK), GangPlan)
 
 
 def test_a_replacement_returns_to_its_own_rack() -> None:

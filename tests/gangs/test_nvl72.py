@@ -18,7 +18,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.eventually import eventually
 from tests.worlds.filled_caches import class_of_driver, device_slice
-from tests.worlds.gang_pods import gets_a_node
+from tests.worlds.gang_pods import gets_a_node, requeues
 from tests.worlds.running_berth import Berthing, Json, berthing, pod
 
 pytestmark = pytest.mark.loopback
@@ -175,9 +175,8 @@ async def test_a_node_of_another_domain_is_avoided_until_its_label_goes() -> Non
         assert set(answer["FailedAndUnresolvableNodes"].values()) == {ANOTHER}
         explained = (await b.client.get(f"/v1/explain/default/{alone}")).json()
         assert f"{ANOTHER} on 36 of 36 nodes" in str(explained)
-        touches = b.app.service.requeuer.touches
-        label(b, name(0, 5), "domain-of-solo")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued")
+        async with requeues(b, "the pod is requeued"):
+            label(b, name(0, 5), "domain-of-solo")
         assert (await b.filter(alone))["NodeNames"] == [name(0, 5)]
 
 

@@ -76,34 +76,6 @@ def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset
     return {other: nodes for other, nodes in queue.occupied_for(group).items() if other != FIRST}
 
 
-def test_the_gang_that_waits_for_longest_comes_first_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
-    now = [0.0]
-    queue = AdmissionAlone(lambda: now[0])
-    queue.forming[FIRST] = plan(FIRST, 2)
-    for group in (key("older"), LARGE, OTHER, SMALL):
-        now[0] += 1.0
-        queue.complete_since(group)
-    for group, node in ((SMALL, "n0"), (LARGE, "n1"), (OTHER, "n2")):
-        waits_behind(queue, group, node)
-    assert kept_from(queue, OTHER) == {LARGE: frozenset({"n1"})}
-    assert kept_from(queue, LARGE) == kept_from(queue, key("older")) == {}
-    queue.requeue_waiting()
-    now[0] += 10.0
-    queue.requeue_waiting()
-    assert [one.lost_at for one in queue.positions()] == [now[0] + 5.0]
-    assert queue.ask(LARGE, "u", 1, queue.get(LARGE), is_queued=False)
-    now[0] += 10.0
-    assert not queue.expire()
-    queue.requeue_waiting()
-    now[0] += 15.0
-    assert queue.expire()
-    assert kept_from(queue, OTHER) == {}
-    assert not queue.expire(), "once"
-    waits_behind(queue, OTHER, "n2")
-    queue.gone(OTHER)
-    assert kept_from(queue, SMALL) == {}
-
-
 def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
     """kube-scheduler was not told to retry, so gangs that wait for slots must not be asked about."""
     now = [0.0]
@@ -133,27 +105,6 @@ async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itse
         assert await bind_all(b, kueue) == ["", ""]
         await b.settled()
         assert len(set((await planned(b, "large-0", "large-1", "large-2")).values())) == 3
-
-
-async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_another_scheduler() -> None:
-    now = [0.0]
-    async with berthing(NODES, clock=lambda: now[0]) as b:
-        gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
-        for group, size, gpus in (("first", 2, 1), ("large", 3, 6), ("second", 2, 1)):
-            await create_gang(b, size, group, gpus=gpus, prefix=f"{group}-")
-        first = await planned(b, "first-0", "first-1")
-        assert await reasons(b, "large-0") == waits_for("first")
-        assert await bind_all(b, first) == ["", ""]
-        delete(b, "pods", "large-2")
-        other = pod("large-2", annotations={"berth.dev/group": "large", "berth.dev/group-min": "3"})
-        other["spec"]["schedulerName"] = "default-scheduler"
-        await b.create(other)
-        now[0] += 1.0
-        assert await reasons(b, "second-0") == waits_for("large")
-        touches = requeuer.touches
-        assert await reasons(b, "large-0") == {"waits until at least 3 pods of group large and their claims exist"}
-        assert gangs.admission.comes_first is None
-        await eventually(lambda: requeuer.touches > touches, "the second gang is requeued")
 
 
 # -- without an API server -----------------------------------------------------------------------------------------

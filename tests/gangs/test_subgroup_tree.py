@@ -46,26 +46,6 @@ def sliced(names: str, **notes: str) -> list[Pod]:
     return pods(names, None, None, group_slice_size="2", group_slice_level="rack", **notes)
 
 
-def test_slices_have_neighbouring_indices() -> None:
-    assert tree(subgroups_of(sliced("w-0 w-1 w-2 w-3"), (), LEVELS, NO_NODES)) == [
-        ["slice 0", RACK, "w-0 w-1"],
-        ["slice 1", RACK, "w-2 w-3"],
-    ]
-
-
-def test_slices_in_slices() -> None:
-    every = pods("w-0 w-1 w-2 w-3 w-4 w-5 w-6 w-7", group_slice_size="4,2", group_slice_level="rack,node")
-    assert tree(subgroups_of(every, (), LEVELS, NO_NODES)) == [
-        ["slice 0", RACK, "w-0 w-1 w-2 w-3", [["slice 0.0", "node", "w-0 w-1"], ["slice 0.1", "node", "w-2 w-3"]]],
-        ["slice 1", RACK, "w-4 w-5 w-6 w-7", [["slice 1.0", "node", "w-4 w-5"], ["slice 1.1", "node", "w-6 w-7"]]],
-    ]
-
-
-def test_a_leader_without_slices_is_in_none() -> None:
-    found = subgroups_of([*pods("leader"), *sliced("w-0 w-1 w-2 w-3")], (), LEVELS, NO_NODES)
-    assert tree(found) == [["slice 0", RACK, "w-0 w-1"], ["slice 1", RACK, "w-2 w-3"]]
-
-
 def lws(indices: Sequence[int], size: int) -> list[Pod]:
     """Workers of a LeaderWorkerSet of `size` pods with the leader, in slices of 2."""
     notes = {"leaderworkerset.sigs.k8s.io/size": str(size)}
@@ -85,11 +65,6 @@ def test_the_workers_of_a_leader_that_is_in_no_slice_count_from_one() -> None:
     (one,) = subgroups_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
     assert dict(one.placed) == {"n5": 1}
     assert subgroups_problem("job", lws([1, 2, 3, 4, 5, 6], 7), (), 7, LEVELS) == ""
-
-
-def test_the_leader_of_a_leader_worker_set_can_be_in_a_slice() -> None:
-    found = subgroups_of(lws([0, 1, 2, 3], 4), (), LEVELS, NO_NODES)
-    assert [one.members for one in found] == [("v-0", "v-1"), ("v-2", "v-3")]
 
 
 def test_sub_groups_with_slices_of_their_own() -> None:
@@ -131,29 +106,6 @@ def bound(*ranks: int, subgroup: str = "") -> list[BoundMember]:
     return [BoundMember(SubGroupIndex(subgroup, rank, True), f"n{rank}") for rank in ranks]
 
 
-def test_a_new_pod_returns_to_its_slice() -> None:
-    (one,) = subgroups_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
-    assert (one.name, one.members, dict(one.placed)) == ("slice 1", ("w-3",), {"n2": 1})
-
-
-def test_a_pod_keeps_its_slice_while_another_one_does_not_exist() -> None:
-    """Pod w-1 does not exist yet: by position, w-4 would be in the slice of w-2 and w-3."""
-    (one,) = subgroups_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
-    assert (one.members, dict(one.placed)) == (("w-4",), {"n5": 1})
-
-
-def test_a_position_is_no_index() -> None:
-    """As many pods exist as two slices have, but not those of two whole slices."""
-    found = subgroups_of(sliced("w-0 w-2 w-3 w-5"), (), LEVELS, NO_NODES)
-    assert [one.members for one in found] == [("w-0",), ("w-2", "w-3"), ("w-5",)]
-
-
-def test_a_new_pod_beside_an_old_one_that_has_its_index() -> None:
-    """A Job can create a new pod while the old one, n3, terminates."""
-    (one,) = subgroups_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
-    assert dict(one.placed) == {"n2": 1, "n3": 1}
-
-
 def jobs(*pods_of_job: int, size: int) -> list[Pod]:
     """The pods of the Jobs of a replicated job."""
     found = []
@@ -169,14 +121,44 @@ def jobs(*pods_of_job: int, size: int) -> list[Pod]:
     return found
 
 
-def test_no_job_is_split_over_slices_with_pods_of_other_jobs() -> None:
-    def cut(*pods_of_job: int, size: int) -> list[str]:
-        return [" ".join(one.members) for one in subgroups_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
+W0, W1 = "slice 0 of sub-group w: ", "slice 1 of sub-group w: "
+TREES = {
+    "neighbouring indices": (sliced("w-0 w-1 w-2 w-3"), (), ["slice 0: w-0 w-1", "slice 1: w-2 w-3"]),
+    "a leader without slices": (
+        [*pods("leader"), *sliced("w-0 w-1 w-2 w-3")], (), ["slice 0: w-0 w-1", "slice 1: w-2 w-3"],
+    ),
+    "a leader of a LeaderWorkerSet": (lws([0, 1, 2, 3], 4), (), ["slice 0: v-0 v-1", "slice 1: v-2 v-3"]),
+    "a position is no index": (
+        sliced("w-0 w-2 w-3 w-5"), (), ["slice 0: w-0", "slice 1: w-2 w-3", "slice 2: w-5"],
+    ),
+    "a new pod returns to its slice": (sliced("w-3"), (0, 1, 2), ["slice 1: w-3 beside n2"]),
+    "pod w-1 does not exist yet": (sliced("w-4"), (0, 2, 3, 5), ["slice 2: w-4 beside n5"]),
+    "the old pod of the index terminates": (sliced("w-3"), (2, 3), ["slice 1: w-3 beside n2 n3"]),
+    "parts of a Job": (
+        jobs(4, 4, size=2), (), [f"{W0}w-0-0 w-0-1", f"{W1}w-0-2 w-0-3", "w-1-0 w-1-1", "w-1-2 w-1-3"],
+    ),
+    "no Job is split beside others": (jobs(3, 2, size=2), (), ["w-0-0 w-0-1", "w-0-2", "w-1-0 w-1-1"]),
+    "whole Jobs": (jobs(2, 2, 2, 2, size=4), (), ["w-0-0 w-0-1 w-1-0 w-1-1", "w-2-0 w-2-1 w-3-0 w-3-1"]),
+    "Jobs without pods": (jobs(0, 0, 2, 1, size=4), (), ["w-2-0 w-2-1 w-3-0"]),
+}  # fmt: skip
 
-    assert cut(4, 4, size=2) == ["w-0-0 w-0-1", "w-0-2 w-0-3", "w-1-0 w-1-1", "w-1-2 w-1-3"]
-    assert cut(3, 2, size=2) == ["w-0-0 w-0-1", "w-0-2", "w-1-0 w-1-1"]
-    assert cut(2, 2, 2, 2, size=4) == ["w-0-0 w-0-1 w-1-0 w-1-1", "w-2-0 w-2-1 w-3-0 w-3-1"]
-    assert cut(0, 0, 2, 1, size=4) == ["w-2-0 w-2-1 w-3-0"]
+
+@pytest.mark.parametrize("title", TREES)
+def test_the_slices_of_pods_with_an_index(title: str) -> None:
+    members, running, expected = TREES[title]
+    found = []
+    for one in subgroups_of(members, bound(*running), LEVELS, NO_NODES):
+        beside = f" beside {' '.join(sorted(one.placed))}" if one.placed else ""
+        found.append(f"{one.name}: {' '.join(one.members)}{beside}")
+    assert [text.endswith(end) for text, end in zip(found, expected, strict=True)] == [True] * len(expected), found
+
+
+def test_slices_in_slices() -> None:
+    every = pods("w-0 w-1 w-2 w-3 w-4 w-5 w-6 w-7", group_slice_size="4,2", group_slice_level="rack,node")
+    assert tree(subgroups_of(every, (), LEVELS, NO_NODES)) == [
+        ["slice 0", RACK, "w-0 w-1 w-2 w-3", [["slice 0.0", "node", "w-0 w-1"], ["slice 0.1", "node", "w-2 w-3"]]],
+        ["slice 1", RACK, "w-4 w-5 w-6 w-7", [["slice 1.0", "node", "w-4 w-5"], ["slice 1.1", "node", "w-6 w-7"]]],
+    ]
 
 
 def test_pods_without_an_index_fill_the_slices_that_run() -> None:
@@ -206,85 +188,67 @@ def test_slices_in_slices_of_pods_without_an_index() -> None:
     assert [(one.members, dict(one.placed)) for one in second.inner] == [(("job-y", "job-z"), {})]
 
 
+W = "sub-group w"
+SIZE = "pod annotation berth.dev/group-slice-size"
+NO_LEVEL = f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}"
 PROBLEMS = {
     "slices that do not divide the pods": (
-        sliced("w-0 w-1 w-2"),
-        3,
-        "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of group job",
+        sliced("w-0 w-1 w-2"), 3, f"{SIZE}: 2 does not divide the 3 pods of group job",
     ),
     "a slice larger than the group": (
-        pods("w-0 w-1", group_slice_size="4", group_slice_level="rack"),
-        2,
-        "pod annotation berth.dev/group-slice-size: 4 does not divide the 2 pods of group job",
+        pods("w-0 w-1", group_slice_size="4", group_slice_level="rack"), 2,
+        f"{SIZE}: 4 does not divide the 2 pods of group job",
     ),
     "slices that do not divide a sub-group": (
-        [*pods("l-0"), *sliced("w-0 w-1 w-2", subgroup="workers")],
-        4,
-        "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of sub-group workers of group job",
+        [*pods("l-0"), *sliced("w-0 w-1 w-2", subgroup="workers")], 4,
+        f"{SIZE}: 2 does not divide the 3 pods of sub-group workers of group job",
     ),
     "a leader is not counted": ([*pods("l-0"), *sliced("w-0 w-1")], 3, ""),
     "indices that begin with 1": (
-        sliced("w-1 w-2 w-3 w-4"),
-        4,
-        (
-            "pod annotation berth.dev/group-slice-size: slices begin with index 0, "
-            "but the pods of group job have the indices 1 to 4"
-        ),
+        sliced("w-1 w-2 w-3 w-4"), 4,
+        f"{SIZE}: slices begin with index 0, but the pods of group job have the indices 1 to 4",
     ),
     "two pods with one index": (
-        sliced("v-0 w-0 w-1 v-1"),
-        4,
-        "pod annotation berth.dev/group-slice-size: default/v-0 and default/w-0 of group job have the same index, 0",
+        sliced("v-0 w-0 w-1 v-1"), 4, f"{SIZE}: default/v-0 and default/w-0 of group job have the same index, 0",
     ),
     "a pod without an index": (
-        sliced("w-0 w-x"),
-        2,
-        "pod annotation berth.dev/group-slice-size: default/w-x of group job has no index, but default/w-0 has one",
+        sliced("w-0 w-x"), 2, f"{SIZE}: default/w-x of group job has no index, but default/w-0 has one",
     ),
     "slices that end within a Job": (
-        jobs(3, 3, 3, 3, size=4),
-        12,
-        (
-            "pod annotation berth.dev/group-slice-size: slices of 4 pods are neither parts of a Job of 3 pods "
-            "of sub-group w of group job nor several such Jobs"
-        ),
+        jobs(3, 3, 3, 3, size=4), 12,
+        f"{SIZE}: slices of 4 pods are neither parts of a Job of 3 pods of {W} of group job nor several such Jobs",
     ),
     "pods beyond the minimum": (sliced("w-0 w-1 w-2"), 2, ""),
     "a level that does not exist": (
-        pods("w-0 w-1", group_slice_size="2", group_slice_level="row"),
-        2,
-        f"pod annotation berth.dev/group-slice-level: 'row' is no level: write node or {CLIQUE} or {RACK} or {SPINE}",
+        pods("w-0 w-1", group_slice_size="2", group_slice_level="row"), 2,
+        f"pod annotation berth.dev/group-slice-level: 'row' {NO_LEVEL}",
     ),
     "a level of a sub-group that does not exist": (
-        pods("w-0 w-1", subgroup="a", subgroup_required="row"),
-        2,
-        f"pod annotation berth.dev/subgroup-required: 'row' is no level: write node or {CLIQUE} or {RACK} or {SPINE}",
+        pods("w-0 w-1", subgroup="a", subgroup_required="row"), 2,
+        f"pod annotation berth.dev/subgroup-required: 'row' {NO_LEVEL}",
     ),
     "different slices": (
-        [*sliced("w-0 w-1"), *pods("w-2 w-3", group_slice_size="2", group_slice_level="node")],
-        4,
+        [*sliced("w-0 w-1"), *pods("w-2 w-3", group_slice_size="2", group_slice_level="node")], 4,
         (
             "the pods of group job disagree about their slices: "
             "default/w-0 has 2 pods in one rack, default/w-2 has 2 pods in one node"
         ),
     ),
     "different levels of a sub-group": (
-        [*pods("w-0", subgroup="a", subgroup_required="rack"), *pods("w-1", subgroup="a")],
-        2,
+        [*pods("w-0", subgroup="a", subgroup_required="rack"), *pods("w-1", subgroup="a")], 2,
         (
             "the pods of sub-group a of group job disagree about their required level: "
             "default/w-0 has rack, default/w-1 has none"
         ),
     ),
     "minimums of sub-groups above that of the group": (
-        [*pods("v-0 v-1", subgroup="a", subgroup_min="2"), *pods("w-0 w-1", subgroup="b", subgroup_min="2")],
-        3,
+        [*pods("v-0 v-1", subgroup="a", subgroup_min="2"), *pods("w-0 w-1", subgroup="b", subgroup_min="2")], 3,
         (
             "the minimums of the sub-groups of group job (berth.dev/subgroup-min) are 4 pods together, "
             "and its own minimum is 3"
         ),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("title", PROBLEMS)

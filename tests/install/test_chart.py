@@ -18,11 +18,11 @@ from tests.worlds.helm_chart import (
     NAMESPACE,
     Objects,
     Values,
-    by_kind_and_name,
     helm,
     merged,
     objects_of_chart,
     rendered_chart,
+    without_labels,
 )
 from tests.worlds.manifests import MANIFESTS, PAIRS, needs_kubectl, rendered
 from tests.worlds.oci_registry import oci_registry
@@ -39,18 +39,14 @@ def comparable(objects: Objects) -> Objects:
     return {key: obj for key, obj in objects.items() if obj["kind"] != "Namespace"}
 
 
+SETS = [(), *((name,) for name in COMPONENTS), *(pair for pair in PAIRS if set(pair) <= set(COMPONENTS))]
+
+
 @needs_kubectl
-@pytest.mark.parametrize("names", [(), *((name,) for name in COMPONENTS)], ids=" ".join)
-def test_values_give_what_a_component_gives(names: tuple[str, ...], tmp_path: Path) -> None:
-    expected = comparable(by_kind_and_name(rendered(tmp_path, *names)))
+@pytest.mark.parametrize("names", SETS, ids=" ".join)
+def test_values_give_what_components_give(names: tuple[str, ...], tmp_path: Path) -> None:
+    expected = comparable(without_labels(rendered(tmp_path, *names)))
     assert comparable(objects_of_chart(merged(*(COMPONENTS[name] for name in names)))) == expected
-
-
-@needs_kubectl
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if set(pair) <= set(COMPONENTS)], ids=" ".join)
-def test_values_give_what_two_components_give(pair: tuple[str, str], tmp_path: Path) -> None:
-    expected = comparable(by_kind_and_name(rendered(tmp_path, *pair)))
-    assert comparable(objects_of_chart(merged(*(COMPONENTS[name] for name in pair)))) == expected
 
 
 @pytest.mark.parametrize("case", CASES["changes"], ids=lambda case: str(case["values"]))
@@ -136,7 +132,7 @@ def test_two_values_of_any_kind_render_together() -> None:
         for pair in combinations(ALL, 2):
             text = chart.render(merged(*pair), name="berth", namespace=NAMESPACE)["berth/templates/objects.yaml"]
             assert "<no value>" not in text, pair
-            assert ("Deployment", "berth-scheduler") in by_kind_and_name(text)
+            assert ("Deployment", "berth-scheduler") in without_labels(text)
 
 
 def test_another_namespace_and_no_trace_of_the_usual_one() -> None:
@@ -144,7 +140,7 @@ def test_another_namespace_and_no_trace_of_the_usual_one() -> None:
         texts = rendered_chart(values, namespace="gpu")
         assert NAMESPACE not in "".join(texts.values())
         namespaces = {
-            obj["metadata"].get("namespace") for obj in by_kind_and_name(texts["berth/templates/objects.yaml"]).values()
+            obj["metadata"].get("namespace") for obj in without_labels(texts["berth/templates/objects.yaml"]).values()
         }
         assert namespaces == {None, "gpu", "kube-system"}
 

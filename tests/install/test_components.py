@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.worlds.manifests import COMPONENTS, MANIFESTS, PAIRS, needs_kubectl, rendered
+from tests.worlds.manifests import COMPONENTS, MANIFESTS, PAIRS, by_kind_and_name, needs_kubectl, rendered
 
 GIVEN = {"berth-tls", "berth-console-tls", "berth-page-token", "kube-root-ca.crt"}  # made by the user or the cluster
 TOGETHER = [name for name in COMPONENTS if name not in ("kubernetes-1.34", "mutating")]
@@ -26,14 +26,6 @@ SETS = [
     " ".join(TOGETHER),
 ]
 Json = dict
-
-
-def by_name(text: str) -> dict[tuple[str, str], Json]:
-    """Objects by kind and name. Fails if two have the same."""
-    objects = list(yaml.load_all(text, yaml.CSafeLoader))
-    found = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
-    assert len(found) == len(objects)
-    return found
 
 
 def pods(objects: dict[tuple[str, str], Json]) -> Iterator[tuple[str, Json]]:
@@ -93,7 +85,7 @@ def verb_faults(objects: dict[tuple[str, str], Json]) -> Iterator[str]:
 
 
 def faults(text: str) -> list[str]:
-    objects = by_name(text)
+    objects = by_kind_and_name(text)
     return [*volume_faults(objects), *port_faults(objects), *verb_faults(objects)]
 
 
@@ -108,7 +100,7 @@ def test_a_component_alone(name: str, tmp_path: Path) -> None:
 def test_components_together_in_both_orders(names: str, tmp_path: Path) -> None:
     text = rendered(tmp_path, *names.split())
     assert faults(text) == []
-    assert by_name(text) == by_name(rendered(tmp_path, *reversed(names.split())))
+    assert by_kind_and_name(text) == by_kind_and_name(rendered(tmp_path, *reversed(names.split())))
 
 
 def test_every_pair_of_components_is_tried() -> None:

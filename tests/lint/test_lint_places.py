@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.worlds.lint_worlds import class_, lint, written
+from tests.worlds.lint_worlds import Json, class_, dra, lint, written
 from tests.worlds.nic_worlds import GPU, MACHINES, NIC, counted, paired, slices
 
-Json = dict[str, Any]
 ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 SOFT = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"
 
@@ -23,15 +21,13 @@ def cluster(*machines: str) -> list[Json]:
     for number, name in enumerate(machines):
         node = f"n{number}"
         found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
-        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
-        found += [{**kind, **one} for one in slices(node, MACHINES[name])]
+        found += [{**dra("ResourceSlice", "", {}), **one} for one in slices(node, MACHINES[name])]
     return found
 
 
 def template(requests: list[Json], attribute: str, covered: Sequence[str] = ()) -> Json:
     devices = {"requests": requests, "constraints": [{"matchAttribute": attribute, "requests": list(covered)}]}
-    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "gpu-nic"}}
-    return {**about, "spec": {"spec": {"devices": devices}}}
+    return dra("ResourceClaimTemplate", "gpu-nic", {"spec": {"devices": devices}})
 
 
 POD: Json = {

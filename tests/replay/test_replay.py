@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
 
-from extender.base.berth_errors import WireError
-from extender.replay import Job, fleet_of, large_shape, placer_of, run_replay
+from extender.base.berth_errors import BerthError, WireError
+from extender.replay import Job, Task, fleet_of, large_shape, placer_of, run_replay, run_side_by_side
 from extender.replay.jobs import MAX_SECONDS
 from extender.replay.placers import BerthPlacing, Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
@@ -43,39 +44,45 @@ async def test_pods_get_the_nodes_and_devices_that_the_sandbox_gives_them() -> N
     assert outcome.started == len(jobs)
 
 
-def test_jobs_run_and_wait_for_exactly_their_time() -> None:
-    jobs = [
-        Job("first", 0, 100, gpus=4),
-        Job("second", 1, 50, gpus=4),  # until 150
-        Job("third", 2, 10, gpus=4),  # until 160
-        Job("late", 155, 10, gpus=4),
-    ]
-    for rule in ("berth", "first fit", "emptiest node"):
-        found = replayed(jobs, "1xt4-4", rule).started_jobs
-        assert {name: round(job.at) for name, job in found.items()} == {
-            "first": 0,
-            "second": 100,
-            "third": 150,
-            "late": 160,
-        }
-        assert round(found["third"].wait) == 148
+HALF = Job("half", 0, 100, gpus=1, cpu=70_000)  # a node of a machine file has 128 cores
+STARTS: dict[str, tuple[str, list[Job], dict[str, int]]] = {  # nodes, jobs, and when they start
+    "jobs run and wait for exactly their time": (
+        "1xt4-4",
+        [Job("a", 0, 100, gpus=4), Job("b", 1, 50, gpus=4), Job("c", 2, 10, gpus=4), Job("d", 155, 10, gpus=4)],
+        {"a": 0, "b": 100, "c": 150, "d": 160},
+    ),
+    "the pod that waits longest is first, whatever its shape": (
+        "1xt4-4",
+        [Job("run", 0, 100, gpus=4), Job("a", 1, 100, gpus=4), Job("b", 2, 100, gpus=3), Job("c", 3, 100, gpus=4)],
+        {"run": 0, "a": 100, "b": 200, "c": 300},
+    ),
+    "a job ends while the next arrival is far away": (
+        "1xt4-4",
+        [*(Job(name, at, 100, gpus=4) for at, name in enumerate("abc")), Job("z", 99 * HOUR, 1, gpus=1)],
+        {"a": 0, "b": 100, "c": 200, "z": 356400},
+    ),
+    "CPU and memory limit the nodes as GPUs do": (
+        "1xt4-4",
+        [HALF, Job("other", 1, 100, gpus=1, cpu=70_000), Job("plain", 2, 100, cpu=50_000)],
+        {"half": 0, "plain": 2, "other": 100},
+    ),
+    "a gang starts with its last pod": (
+        "2xgb200-nvl72-tray/2",
+        [Job("single", 0, 500, gpus=4), Job("gang", 1, 100, pods=2, gpus=4)],
+        {"single": 0, "gang": 500},
+    ),
+}
 
 
-def test_the_pod_that_waits_longest_is_first_whatever_its_shape() -> None:
-    jobs = [Job("run", 0, 100, gpus=4), Job("a", 1, 100, gpus=4), Job("b", 2, 100, gpus=3), Job("c", 3, 100, gpus=4)]
-    found = replayed(jobs, "1xt4-4").started_jobs
-    assert {name: round(job.at) for name, job in found.items()} == {"run": 0, "a": 100, "b": 200, "c": 300}
-
-
-def test_a_job_ends_while_the_next_arrival_is_far_away() -> None:
-    jobs = [
-        Job("a", 0, 100, gpus=4),
-        Job("b", 1, 100, gpus=4),
-        Job("c", 2, 100, gpus=4),
-        Job("z", 99 * HOUR, 1, gpus=1),
-    ]
-    found = replayed(jobs, "1xt4-4").started_jobs
-    assert [round(found[name].at) for name in "abc"] == [0, 100, 200]
+@pytest.mark.parametrize("rule", ["berth", "first fit", "emptiest node"])
+@pytest.mark.parametrize("name", STARTS)
+def test_when_jobs_start(name: str, rule: Rule) -> None:
+    nodes, jobs, starts = STARTS[name]
+    found = replayed(jobs, nodes, rule).started_jobs
+    assert {name: round(job.at) for name, job in found.items()} == starts
+    for job in jobs:
+        nodes_of = {pod.node for pod in found[job.name].pods}
+        assert (round(found[job.name].wait), len(nodes_of)) == (starts[job.name] - job.arrival, job.pods)
 
 
 @pytest.mark.parametrize("rule", ["berth", "first fit"])
@@ -165,13 +172,6 @@ def test_the_parts_of_a_gang_are_placed_together_and_start_with_the_last_pod() -
     assert round(waits.at) == 500
 
 
-def test_gangs_start_with_their_last_pod() -> None:
-    jobs = [Job("single", 0, 500, gpus=4), Job("gang", 1, 100, pods=2, gpus=4)]
-    found = replayed(jobs, "2xgb200-nvl72-tray/2")
-    assert round(found.started_jobs["gang"].at) == 500
-    assert len({pod.node for pod in found.started_jobs["gang"].pods}) == 2
-
-
 def test_jobs_that_never_fit_are_named_with_their_reason() -> None:
     huge, fits, gang = Job("huge", 0, 10, gpus=8), Job("fits", 1, 10, gpus=4), Job("gang", 2, 10, pods=3, gpus=4)
     found = replayed([huge, fits, gang, Job("equal", 3, 10, gpus=8)], "2xt4-4")
@@ -179,13 +179,6 @@ def test_jobs_that_never_fit_are_named_with_their_reason() -> None:
     assert found.never["huge"] == found.never["equal"] == "too few devices match request gpu"
     assert "no domain has room" in found.never["gang"]
     assert found.waits == {"2-4": (1, 0.0, 0.0)}
-
-
-def test_cpu_and_memory_limit_the_nodes_as_gpus_do() -> None:
-    half = Job("half", 0, 100, gpus=1, cpu=70_000)  # a node of a machine file has 128 cores
-    jobs = [half, Job("other", 1, 100, gpus=1, cpu=70_000), Job("plain", 2, 100, cpu=50_000)]
-    found = replayed(jobs, "1xt4-4")
-    assert [round(found.started_jobs[name].at) for name in ("half", "other", "plain")] == [0, 100, 2]
 
 
 @pytest.mark.parametrize(("rule", "one_node"), [("berth", True), ("emptiest node", False)])
@@ -537,3 +530,37 @@ def test_a_job_waits_for_the_nodes_that_could_serve_it_not_for_those_that_never_
     jobs = [Job("runs", 0, gpus=2, product="H100"), Job("waits", 1, gpus=8, product="H100")]
     found = replayed(jobs, "3xt4-4,1xhgx-h100-8")
     assert found.never == {"waits": "matching devices are in use for request gpu"}
+
+
+# -- several replays side by side -------------------------------------------------------------------------------------
+
+
+TASK_JOBS = [Job(f"job-{number}", number, 10, gpus=1) for number in range(9)]
+TASK_FLEET = fleet_of(parse_nodes("1xt4-4"))
+
+
+def test_outcomes_come_in_the_order_of_the_tasks_and_all_jobs_are_told() -> None:
+    told = list[int]()
+    tasks = [Task(TASK_FLEET, TASK_JOBS, placer_of(rule), 1) for rule in ("emptiest node", "berth", "first fit")]
+    found = run_side_by_side(tasks, told.append)
+    assert [one.placement for one in found] == ["emptiest node", "Berth", "first fit"]
+    assert sum(told) == 3 * len(TASK_JOBS)
+
+
+def test_a_process_that_is_killed_is_one_sentence() -> None:
+    def killed(*_: object) -> NoReturn:
+        os._exit(9)
+
+    with (
+        patch("extender.replay.replay.run_replay", killed),
+        pytest.raises(BerthError, match="the process of the replay of Berth ended: was the memory enough"),
+    ):
+        run_side_by_side([Task(TASK_FLEET, TASK_JOBS, placer_of("berth"), 1)])
+
+
+def test_a_fault_keeps_its_name() -> None:
+    def faulty(*_: object) -> NoReturn:
+        raise KeyError("x")
+
+    with patch("extender.replay.replay.run_replay", faulty), pytest.raises(RuntimeError, match="KeyError: 'x'"):
+        run_side_by_side([Task(TASK_FLEET, TASK_JOBS, placer_of("berth"), 1)])

@@ -104,15 +104,8 @@ def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
 def test_the_time_in_which_a_large_job_finds_a_place_is_a_row(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("submitted;hours;n\n2026-01-01T00:00:00Z;0.5;5\n2026-01-01T01:00:00Z;1;1\n")
-    words = [
-        "replay",
-        str(jobs),
-        "--columns",
-        "arrival=submitted,duration=hours*3600,gpus=n",
-        "--nodes",
-        "1xhgx-h100-8",
-    ]
-    code, out, err = berth([*words, "--large", "4"])
+    words = ["--columns", "arrival=submitted,duration=hours*3600,gpus=n", "--nodes", "1xhgx-h100-8", "--large", "4"]
+    code, out, err = berth(["replay", str(jobs), *words])
     assert code == 0, err
     row = next(line for line in out.splitlines() if line.startswith("time in which 1x4 GPUs find a place"))
     assert row.split()[-3:] == ["50.0%", "50.0%", "50.0%"]

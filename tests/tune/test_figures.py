@@ -1,4 +1,4 @@
-"""The pure part of tuning: figures, intervals, candidates and the frontier."""
+"""The pure part of tuning: figures, intervals and candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.policy import Policy, Weights
 from extender.replay import Job, Outcome, fleet_of, placer_of, run_replay
 from extender.sandbox import parse_nodes
 from extender.tune import AIMS, MAX_DRAWS, Tuning, interval
-from extender.tune.aims import Figures, decisions_of, figures_of, frontier
+from extender.tune.aims import Figures, figures_of
 from extender.tune.tuning import (
     Trial,
     changed,
@@ -44,11 +44,6 @@ def test_draws_without_a_value_do_not_count() -> None:
     assert interval([math.nan]).draws == 0
 
 
-def test_the_frontier_has_the_points_that_none_beats() -> None:
-    points = [(0.0, 0.0), (1.0, 3.0), (2.0, 2.0), (1.0, 3.0), (2.0, 1.0), (3.0, -1.0), (-1.0, 3.0)]
-    assert frontier(points) == [1, 2, 5]
-
-
 def _outcome(jobs: list[Job]) -> Outcome:
     return run_replay(fleet_of(parse_nodes("1xt4-4")), jobs, placer_of("berth"))
 
@@ -59,14 +54,6 @@ def test_a_large_job_that_never_starts_has_waited_to_the_end() -> None:
     found = figures_of(jobs, _outcome(jobs))
     assert found["large-jobs"] == 100  # of `never` alone: no other has more than 4 GPUs; it could end at 150
     assert math.isnan(figures_of(jobs[:2], _outcome(jobs[:2]))["large-jobs"])
-
-
-def test_equal_decisions_have_equal_digests() -> None:
-    jobs = [Job("a", 0, 100, gpus=1), Job("b", 1, 100, gpus=2)]
-    first = decisions_of(_outcome(jobs))
-    assert first == decisions_of(_outcome(jobs))
-    assert first != decisions_of(_outcome([jobs[0], replace(jobs[1], arrival=2)]))
-    assert first != decisions_of(_outcome([replace(jobs[0], gpus=2), replace(jobs[1], gpus=1)]))
 
 
 def test_a_draw_has_as_many_jobs_in_order_with_names_of_their_own() -> None:

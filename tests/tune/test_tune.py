@@ -66,18 +66,8 @@ def test_a_figure_that_a_change_leaves_alone_is_no_difference(tmp_path: Path) ->
 def test_a_weight_that_clearly_matters_is_found(tmp_path: Path, pairs: str) -> None:
     policy, better = tmp_path / "policy.yaml", tmp_path / "better.yaml"
     policy.write_text("weights: {link: 0}\ncandidates: 8\n")
-    words = [
-        "tune",
-        pairs,
-        *FAST_AND_SLOW,
-        "--aim",
-        "bandwidth",
-        "--policy",
-        str(policy),
-        "--write-policy",
-        str(better),
-    ]
-    code, out, _ = berth(words)
+    words = f"--aim bandwidth --policy {policy} --write-policy {better}".split()
+    code, out, _ = berth(["tune", pairs, *FAST_AND_SLOW, *words])
     assert code == 0
     assert out.splitlines()[-1] == "Better for bandwidth: link 0 → 20."
     assert re.search(r"^  ring bandwidth in the mean: \+\d+\.\d GB/s \(.*\), better$", out, re.MULTILINE)

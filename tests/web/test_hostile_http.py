@@ -1,8 +1,10 @@
-"""Limits of memory, connections and log lines hold for every client, over real sockets."""
+"""Limits of memory, connections, handshakes and log lines hold for every client, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +19,7 @@ from extender.base.timers import TokenBuckets
 from extender.entry.listening import server
 from extender.web.asgi import PAGES, HttpLimits, RejectionLog
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_server import Connection, Server
+from extender.web.http_server import Connection, Server, _Acceptor
 from extender.web.serve_app import Probes
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.http_worlds import (
@@ -36,6 +38,7 @@ from tests.worlds.http_worlds import (
     status,
 )
 from tests.worlds.running_berth import berthing
+from tests.worlds.skipping_loop import in_virtual_time
 
 ENDLESS = {
     "a header without end": (HEAD + b"X: ", b"x" * 1024),
@@ -378,3 +381,83 @@ def test_rejections_are_logged_at_a_limited_rate() -> None:
         now[0] += 3600
         log.note("not HTTP", client="10.1.2.3")
         assert lines[-1]["left_out"] == 999
+
+
+PATIENT = HttpLimits(write_seconds=30.0, idle_seconds=1000.0)
+
+
+class Full(asyncio.Transport):
+    """Its buffer is full: the client reads less than the server writes."""
+
+    aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        del name
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize("reads_after", [29.0, 31.0])
+def test_an_answer_is_paused_for_a_limited_time(reads_after: float) -> None:
+    async def aborted() -> bool:
+        web = server(None, ("127.0.0.1", 0), PATIENT)
+        one, transport = web.connection(), Full()
+        one.connection_made(transport)
+        one.pause_writing()
+        await asyncio.sleep(reads_after)
+        await web.on_tick(1)
+        one.resume_writing()
+        await asyncio.sleep(PATIENT.write_seconds)
+        await web.on_tick(1)
+        return transport.aborted
+
+    assert in_virtual_time(aborted()) == (reads_after > PATIENT.write_seconds)
+
+
+class _Full(socket.socket):
+    """A socket that once finds no file descriptor for a connection."""
+
+    failed = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.failed:
+            self.failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_a_server_accepts_again_after_an_error() -> None:
+    """5,000 half-open TLS handshakes took all 1,024 file descriptors; uvloop then closed the server for good."""
+    bound, accepted = _Full(), []
+    bound.bind(("127.0.0.1", 0))
+    bound.listen()
+
+    async def connect(sock: socket.socket) -> None:
+        accepted.append(sock)
+
+    acceptor = _Acceptor(bound, connect, 3, lambda _: True)
+    connection = await connected(bound.getsockname()[1])
+    await eventually(lambda: accepted)
+    acceptor.close()
+    accepted[0].close()
+    await hang_up(connection)
+
+
+async def test_a_new_connection_replaces_the_one_whose_handshake_takes_longest() -> None:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    bound.listen()
+    acceptor = _Acceptor(bound, lambda sock: asyncio.Event().wait(), 3, lambda _: True)
+    connections = [await connected(bound.getsockname()[1]) for _ in range(5)]
+    for reader, _ in connections[:2]:
+        assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
+    assert not any(reader.at_eof() for reader, _ in connections[2:])
+    acceptor.close()
+    for reader, _ in connections[2:]:
+        assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
+    await hang_up(*connections)

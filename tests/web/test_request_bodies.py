@@ -52,14 +52,6 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
     assert len(offsets) <= 5
 
 
-def test_names_are_counted_without_parsing_them() -> None:
-    """Texts of equal length can hold different numbers of names. A trace had the number of the text before."""
-    offsets = wire.NameOffsets()
-    two, one = (wire.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
-    assert [wire.estimated_len(names) for names in (two, one)] == [2, 1]
-    assert (len(two), len(one)) == (2, 1)
-
-
 _TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
 _NAMES = ["name", "namespace", "uid", "resourceVersion", "annotations", "generation", "labels"]
 _FIELDS = st.lists(st.tuples(st.sampled_from(_NAMES), _TEXTS), unique_by=lambda field: field[0])

@@ -93,8 +93,8 @@ class Gate:
 
 
 @asynccontextmanager
-async def replicas(nodes: Mapping[str, str]) -> AsyncIterator[tuple[list[Serving], list[Gate]]]:
-    """Two replicas (nodes: name to machine) on one API server, each behind a gate."""
+async def replicas(nodes: Mapping[str, str], *objects: Json) -> AsyncIterator[tuple[list[Serving], list[Gate]]]:
+    """Two replicas (nodes: name to machine), which have seen these objects, each behind a gate."""
     cluster = cluster_of(nodes, 0.2)
     gates = [Gate(cluster), Gate(cluster)]
     found: list[Serving] = []
@@ -103,6 +103,8 @@ async def replicas(nodes: Mapping[str, str]) -> AsyncIterator[tuple[list[Serving
             api = await stack.enter_async_context(listening(gate, "127.0.0.1", 0))
             stack.callback(cluster.store.cut_watches)  # a server ends at once where no watch is open
             found.append(await stack.enter_async_context(serve(cluster, api)))
+        await found[0].create(*objects)
+        await found[1].settled()
         try:
             yield found, gates
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
@@ -62,3 +63,12 @@ class Freed(CacheListener):
 
     def freed(self) -> None:
         self.count += 1
+
+
+async def most_in_a_turn(builder: CountingBuilder, ended: Callable[[], bool]) -> int:
+    """The most nodes that are built between two turns of this function."""
+    most, before = 0, builder.built.total()
+    while not ended():
+        await asyncio.sleep(0)
+        most, before = max(most, builder.built.total() - before), builder.built.total()
+    return most

@@ -16,7 +16,6 @@ from benchmarks.assess import pod as pod_objects
 from extender.allocation import Features
 from extender.api.pods import SCHEDULER
 from extender.assess import (
-    Movable,
     RestartAdvice,
     Terms,
     advise_restarts,
@@ -26,7 +25,7 @@ from extender.assess import (
     reading_of,
 )
 from extender.assess.restart_advice import proved
-from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
+from extender.assess.wanted_pods import Shape, wanted_objects
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.defrag import WAIT_COST, Advice, AdviceKind, Cluster, Restart, gpus_of
 from extender.defrag.restarts import cost_of, within
@@ -163,14 +162,6 @@ def with_part_of_its_claim(pod: Json, claim: Json) -> Json:
         one["spec"]["devices"]["requests"][0]["exactly"]["count"] = len(results)
         one["status"]["allocation"]["devices"]["results"] = results
     return found
-
-
-def world_of(
-    objects: Iterable[Json], shape: Shape, deadline: Deadline = NO_DEADLINE
-) -> tuple[Cluster, Wanted, Movable]:
-    """What `advise` takes."""
-    world = DefragWorld(objects, shape)
-    return world.cluster(deadline), world.wanted, world.movable
 
 
 class DefragWorld:

@@ -99,11 +99,16 @@ def pod_with(*claims: str) -> Pod:
     return Pod(ObjectKey("x", "p"), "p", claims=tuple(PodClaim(name, name) for name in claims))
 
 
+def required(pod: Pod, cache: ClusterCache, policy: Policy | None = None) -> PodRequirements:
+    """What a pod needs that some node may have."""
+    found = requirements_of(pod, cache.snapshot(), policy or Policy())
+    assert isinstance(found, PodRequirements), found
+    return found
+
+
 def asked(
     cache: ClusterCache, *claims: Json, features: Features | None = None
 ) -> tuple[PodRequirements, EvaluationContext]:
     """What a pod with these claims asks, which the cache gets, and the context in which nodes are evaluated."""
-    snapshot = put(cache, *claims).snapshot()
-    requirements = requirements_of(pod_with(*(claim["metadata"]["name"] for claim in claims)), snapshot, Policy())
-    assert isinstance(requirements, PodRequirements), requirements
-    return requirements, EvaluationContext(Masks(), features or Features(), snapshot.baseline)
+    requirements = required(pod_with(*(claim["metadata"]["name"] for claim in claims)), put(cache, *claims))
+    return requirements, EvaluationContext(Masks(), features or Features(), cache.snapshot().baseline)

@@ -101,6 +101,14 @@ async def planned(b: Berthing, *names: str) -> dict[str, str]:
     return found
 
 
+@asynccontextmanager
+async def requeues(b: Berthing, why: str) -> AsyncIterator[None]:
+    """What happens inside makes kube-scheduler retry the pods that Berth rejected."""
+    touches = b.app.service.requeuer.touches
+    yield
+    await eventually(lambda: b.app.service.requeuer.touches > touches, why)
+
+
 async def gets_a_node(b: Berthing, name: str) -> bool:
     """A pod of a gang that runs in part first waits until Berth has read the bound pods."""
     return bool((await b.filter(name))["NodeNames"])

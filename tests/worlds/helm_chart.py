@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.worlds.manifests import MANIFESTS
+from tests.worlds.manifests import MANIFESTS, by_kind_and_name
 
 # 75 MB of Helm's Go code, for Linux x86-64, macOS and Windows: too large for the extra `dev`.
 helm = pytest.importorskip("helm_python", reason="Helm's engine is absent: .venv/bin/pip install helm-python-sdk")
@@ -21,7 +20,7 @@ def objects_of_chart(values: Values, namespace: str = NAMESPACE) -> Objects:
     """The objects by kind and name, without the labels that the chart adds.
 
     Raises what Helm raises for values that the schema forbids."""
-    return by_kind_and_name(rendered_chart(values, namespace)["berth/templates/objects.yaml"])
+    return without_labels(rendered_chart(values, namespace)["berth/templates/objects.yaml"])
 
 
 def rendered_chart(values: Values, namespace: str = NAMESPACE) -> dict[str, str]:
@@ -31,13 +30,10 @@ def rendered_chart(values: Values, namespace: str = NAMESPACE) -> dict[str, str]
     return found
 
 
-def by_kind_and_name(text: str) -> Objects:
-    """The objects of a text. Fails if two have the same kind and name, or if Helm's labels are on some objects only."""
-    objects = [obj for obj in yaml.load_all(text, yaml.CSafeLoader) if obj]
-    found = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
-    assert len(found) == len(objects)
-    labelled = [obj for obj in objects if _without_labels_of_helm(obj)]
-    assert labelled in ([], objects)
+def without_labels(text: str) -> Objects:
+    """The objects of a text without the labels of Helm. Fails if these are on some objects only."""
+    found = by_kind_and_name(text)
+    assert len({_without_labels_of_helm(obj) for obj in found.values()}) == 1
     return found
 
 

@@ -42,6 +42,14 @@ def kustomized(folder: Path) -> str:
     return done.stdout
 
 
+def by_kind_and_name(text: str) -> dict[tuple[str, str], dict]:
+    """The objects of a text. Fails if two have the same kind and name."""
+    objects = [obj for obj in yaml.load_all(text, yaml.CSafeLoader) if obj]
+    found = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects}
+    assert len(found) == len(objects)
+    return found
+
+
 def script(name: str) -> ModuleType:
     """A script of .ci as a module."""
     spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")

@@ -19,9 +19,9 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.scheduling import Evaluator, FilterStatus, Placement, PodRequirements, evaluate, requirements_of
+from extender.scheduling import Evaluator, FilterStatus, Placement, PodRequirements, evaluate
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
-from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
+from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put, required
 from tests.worlds.running_berth import status_in_use
 
 Json = dict[str, Any]
@@ -152,9 +152,7 @@ class NicFleet:
         self, claims: Sequence[tuple[list[Json], Sequence[Json]]], node: str = "", own: Sequence[tuple[str, str]] = ()
     ) -> PodRequirements:
         """The requirements of a pod with several claims, see `pod_with`."""
-        found = requirements_of(self.pod_with(node, own, claims), self.cache.snapshot(), self.policy)
-        assert isinstance(found, PodRequirements), found
-        return found
+        return required(self.pod_with(node, own, claims), self.cache, self.policy)
 
     def pod(self, requests: list[Json], constraints: Sequence[Json] = ()) -> Pod:
         """A pod with one claim of these requests."""

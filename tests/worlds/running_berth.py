@@ -211,6 +211,14 @@ async def berthing(
 
 
 @asynccontextmanager
+async def one_node(*objects: Json) -> AsyncIterator[Berthing]:
+    """The node n1 has four GPUs, and Berth has seen these objects."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(*objects)
+        yield b
+
+
+@asynccontextmanager
 async def scheduling(cluster: Cluster, extender: Any) -> AsyncIterator[Scheduler]:
     """The scheduler, which asks the extender, an ASGI application, over HTTP."""
     async with listening(extender, "127.0.0.1", 0) as url:
@@ -269,6 +277,11 @@ def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
     }
+
+
+def jobs(**gpus: int) -> list[Json]:
+    """A pod of each name, and a claim of its own for so many GPUs."""
+    return [one for name, count in gpus.items() for one in (claim(name, count), pod(name, name))]
 
 
 def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:

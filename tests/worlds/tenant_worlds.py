@@ -14,7 +14,8 @@ from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, extended, place
-from tests.worlds.running_berth import Berthing, Json, Serving, berthing, claim, pod, status_in_use
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import Berthing, Json, Serving, claim, one_node, pod, status_in_use
 
 PODS = RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -53,6 +54,16 @@ def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "ber
     patch(b, name, {"status": status_in_use([result], {one: uid_of(b, one) for one in pods}, "n1")}, "status")
 
 
+async def allocated_twice(b: Serving, *claims: str, writer: str = "berth-of-before", reserved: bool = True) -> None:
+    """Claims of one pod each, `p-` and the name, that all have gpu-0 of n1; the writer is that of the last one."""
+    await b.create(*(one for name in claims for one in (claim(name), pod(f"p-{name}", name))))
+    for name in claims:
+        last = name == claims[-1]
+        pods = [f"p-{name}"] if reserved or not last else []
+        allocated(b, name, "gpu-0", *pods, writer=writer if last else "berth-of-before")
+        await b.settled()
+
+
 def intercept(b: Serving, act: Intercept) -> None:
     async def hook(method: str, path: str) -> ApiError | None:
         return act(method, path)
@@ -66,13 +77,18 @@ def collector_without_grace(b: Serving) -> OrphanCollector:
     return OrphanCollector(service.cache, writer, service.clock, service.supervisor, running.__contains__, 0.0)
 
 
+async def swept(b: Serving) -> OrphanCollector:
+    """Such a collector after one sweep, whose releases have ended."""
+    orphans = collector_without_grace(b)
+    await orphans.sweep()
+    await eventually(lambda: not orphans.busy)
+    return orphans
+
+
 @asynccontextmanager
 async def in_use(name: str) -> AsyncIterator[Berthing]:
     """p2 runs on n1 with the devices of claim `name`; p1 waits for an extended resource."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim(name))
-        b.cluster.apply(pod("p2", name))
-        b.cluster.apply(extended("p1"))
+    async with one_node(claim(name), pod("p2", name), extended("p1")) as b:
         assert await place(b, "p2") == ""
         yield b
 

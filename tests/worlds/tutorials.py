@@ -149,9 +149,7 @@ kind: ResourceClaimTemplate
 metadata: {name: gpu}
 spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
 """ + POD,
-    "claims as text, in a pod without source": claim("deviceClassName: gpu.nvidia.com", "v1beta1") + POD.replace(
-        "claims: [{name: gpu}]", "claims: [gpu]"
-    ).replace("resourceClaimTemplateName: gpu", "claim: {resourceClaimTemplateName: gpu}"),
+    "claims as text": claim("deviceClassName: gpu.nvidia.com", "v1beta1") + POD.replace("[{name: gpu}]}", "[gpu]}"),
     "a pod without name": claim("deviceClassName: gpu.nvidia.com", "v1beta1")
     + POD.replace("{name: pod1}", "{generateName: pod-}"),
     "a pod without version": claim("deviceClassName: gpu.nvidia.com", "v1beta1") + POD.replace("apiVersion: v1", ""),
@@ -223,17 +221,13 @@ parametersRef: {apiGroup: g, kind: DeviceClassParameters, name: p}
         claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace("{name: gpu", "{name: mig-1g.5gb"),
         "the name 'mig-1g.5gb' must be a DNS label",
     ),
-    "a template within the pod": (
-        CLASSIC + POD.replace("resourceClaimTemplateName: gpu", "claim: {template: {spec: {resourceClassName: g}}}"),
-        "write a ResourceClaimTemplate, and its name in resourceClaimTemplateName",
-    ),
     "a variable as name": (
         claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace("pod1", "'${POD}'"),
         "the name '${POD}' must have lower-case letters",
     ),
     "memory as a field of the device": (
         selecting("device.memory >= 24Gi"),
-        '.memory.compareTo(quantity("40Gi")) >= 0, with your amount and its unit, and your driver',
+        'write device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("24Gi")) >= 0, with your driver',
     ),
     "a model as a field of the device": (
         selecting('device.model == "H100"'), 'write device.attributes["gpu.nvidia.com"].model, with your driver',

@@ -20,14 +20,13 @@ from extender.allocation.nodes.inventory import FabricPartitions, Inventory
 from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.nodes.pools import NUMBERS, Interned, Pool, PoolDevices, grouped
 from extender.api.device_classes import DeviceClass
-from extender.api.gpu_topology import Fabric, GpuState
+from extender.api.gpu_topology import DEFAULT_MIX, Fabric, GpuState, RequestMix
 from extender.api.label_domains import LabelDomains
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
 from extender.api.quantity import NANO
-from extender.api.request_mix import DEFAULT_MIX, RequestMix
 from extender.api.resource_claims import Claim, Reservation
 from extender.api.resource_slices import CounterUse, Device, PoolKey, Slice
 from extender.base.bits import members

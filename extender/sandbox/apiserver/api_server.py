@@ -446,10 +446,10 @@ def check_fields(resource: Resource, body: Json, query: Mapping[str, str], *, is
         return []
     body = _without_directives(body) if is_patch else body
     faults = list(field_faults({**body, "apiVersion": resource.api_version, "kind": resource.kind}))
-    wrong = [f"{fault.path}: {fault.problem}" for fault in faults if not fault.is_unknown]
+    wrong = [f"{fault.where}: {fault.problem}" for fault in faults if not fault.is_unknown]
     if wrong:
         raise _refused(resource, ", ".join(wrong), is_patch=is_patch)
-    unknown = [f"unknown field {_quoted(fault.path)}" for fault in faults]
+    unknown = [f"unknown field {_quoted(fault.where)}" for fault in faults]
     if unknown and wanted == "Strict":
         raise _refused(resource, f"strict decoding error: {', '.join(unknown)}", is_patch=is_patch)
     return [f"299 - {_quoted(text)}" for text in unknown]

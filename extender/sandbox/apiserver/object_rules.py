@@ -165,7 +165,7 @@ def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str
     for device, where in objects(spec, "devices", "spec") if kind == "ResourceSlice" else ():
         capacity, at = get(device, "capacity", dict, where, {}), f"{where}.capacity"
         _check_quantities({key: get(capacity, key, dict, at, {}).get("value") for key in capacity}, at)
-    yield from ((fault.path, fault.problem) for fault in refused_in(obj))
+    yield from ((fault.where, fault.problem) for fault in refused_in(obj))
     for one, where in [(spec, "spec")] if kind == "DeviceClass" else options:
         yield from _of_selectors(one, where)
 

@@ -333,7 +333,7 @@ def _check_spec(resource: str, obj: Json) -> None:
     except WireError as error:
         raise ApiError(400, "BadRequest", str(error)) from error
     if fault is not None:
-        raise invalid(f"{obj['kind']}.{_GROUP}", obj["metadata"]["name"], f"{fault.path}: {fault.problem}")
+        raise invalid(f"{obj['kind']}.{_GROUP}", obj["metadata"]["name"], f"{fault.where}: {fault.problem}")
 
 
 def _check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:

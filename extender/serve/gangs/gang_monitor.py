@@ -76,9 +76,7 @@ class GangMonitor:
                 self._bound_members.forget(key)
         for key, uids in changed.items():
             forming, waiting = self._gangs.forming.get(key), self._admission.get(key)
-            if forming is not None and forming.committed:
-                self._check_rest(forming, uids)
-            elif forming is not None:
+            if forming is not None:
                 self._check_members(forming, uids)
             if waiting is not None and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
@@ -115,33 +113,31 @@ class GangMonitor:
             self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
-        """End the plan if a member was deleted or left the group, or if kube-scheduler found no node for it."""
+        """End the plan if a member was deleted or left the group, or if kube-scheduler found no node for it.
+
+        Such a member leaves the plan of a committed gang. A member that is bound leaves the watch, too.
+        """
+        plans, planned = self._gangs.plans, forming.planned
         for uid in uids:
-            if uid not in forming.planned.last_messages:
+            if uid not in planned.last_messages or uid in forming.bound:
                 continue
-            pod, name = self._cache.store.pods.get(uid), forming.planned.names.get(uid, "")
+            pod, name, change = self._cache.store.pods.get(uid), planned.names.get(uid, ""), ""
             if pod is None or pod.deleting:
                 how = "was deleted" if pod is not None else "was deleted, or bound by another client than Berth"
-                self._gangs.plans.changed(forming, f"pod {name} of group {forming.key.name} {how}")
-                return
-            if pod.membership is None or pod.membership.key != forming.key:
-                self._gangs.plans.changed(forming, f"pod {name} left group {forming.key.name}")
-                return
-            if _is_newly_refused(forming, pod):
-                why = f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}"
-                self._gangs.plans.fail(forming, why, self._gangs.plans.refusal(forming, [uid]))
-                return
-
-    def _check_rest(self, forming: FormingGang, uids: Iterable[str]) -> None:
-        """Members of a committed gang that are gone, or for which kube-scheduler finds no node, leave the plan.
-
-        A member that is bound leaves the watch, too.
-        """
-        for uid in uids:
-            if uid in forming.planned.last_messages and uid not in forming.bound:
-                pod = self._cache.store.pods.get(uid)
-                if pod is None or pod.deleting or _is_newly_refused(forming, pod):
-                    self._gangs.plans.leave(forming, uid)
+                change = f"pod {name} of group {forming.key.name} {how}"
+            elif pod.membership is None or pod.membership.key != forming.key:
+                change = f"pod {name} left group {forming.key.name}"
+            elif not _is_newly_refused(forming, pod):
+                continue
+            if forming.committed:
+                plans.leave(forming, uid)
+                continue
+            if change:
+                plans.changed(forming, change)
+            elif pod is not None:
+                why = f"kube-scheduler found no node for pod {name}: {pod.unschedulable}"
+                plans.fail(forming, why, plans.refusal(forming, [uid]))
+            return
 
     def _check_minimum(self, key: GroupKey) -> None:
         """End a plan whose gang has another minimum now."""

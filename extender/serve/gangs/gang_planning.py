@@ -179,10 +179,6 @@ class GangPlanning:
             if claim.is_of_berth and all(consumer.uid == uid for consumer in claim.reserved_for)
         ]
 
-    def fits(self, gang: Gang, pod: Pod, deadline: Deadline) -> bool:
-        """Whether a waiting gang fits now. Raises DeadlineExceeded if that is not known."""
-        return isinstance(self.plan(gang, pod, None, {}, None, deadline), PlannedGang)
-
     def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
         """The needs of a gang without room. None if more than room may be missing, or if its members are of many kinds.
 

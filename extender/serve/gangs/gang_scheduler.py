@@ -274,7 +274,7 @@ class GangScheduler:
             return True
         deadline = self._evaluations.deadline_of_plan()
         try:
-            self._planning.fits(self._planning.gang_of(member), member, deadline)
+            self._planning.plan(self._planning.gang_of(member), member, None, {}, None, deadline)
         except DeadlineExceeded:
             return not deadline.progressed
         self.admission.plannable(key)
