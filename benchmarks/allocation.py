@@ -21,7 +21,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
-from tests.worlds.running_berth import claim
+from tests.worlds.running_berth import claim, status_in_use
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]
 PROFILES = {"1g": 1, "2g": 2, "4g": 4, "7g": 8}
@@ -157,14 +157,7 @@ def events_per_second(nodes: int, count: int) -> float:
             {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{i % nodes}", "device": f"gpu-{d}"}
             for d in range(2)
         ]
-        one["status"] = (
-            {
-                "allocation": {"devices": {"results": results}},
-                "reservedFor": [{"resource": "pods", "name": "p", "uid": f"p{i}"}],
-            }
-            if i // 5000 % 2 == 0
-            else {}
-        )
+        one["status"] = status_in_use(results, {"p": f"p{i}"}) if i // 5000 % 2 == 0 else {}
         lines.append(orjson.dumps({"type": "MODIFIED", "object": one}))
     cache.snapshot()
     gc.collect()

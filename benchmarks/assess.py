@@ -22,6 +22,7 @@ import orjson
 from extender.api.fields import Json
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, nic_slice, node_object
+from tests.worlds.running_berth import status_in_use
 
 _MACHINES = ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "gb200-nvl72-tray")
 _CLASS = {
@@ -82,10 +83,7 @@ def pod(name: str, gpus: int, node: str = "", indexes: Iterable[int] = (), group
     }
     if node:
         of = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node}
-        claim["status"] = {
-            "allocation": {"devices": {"results": [{**of, "device": f"gpu-{index}"} for index in indexes]}},
-            "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{name}"}],
-        }
+        claim["status"] = status_in_use([{**of, "device": f"gpu-{index}"} for index in indexes], {name: f"uid-{name}"})
     labels = {"scheduling.x-k8s.io/pod-group": group} if group else {}
     spec: Json = {
         "schedulerName": "default-scheduler",

@@ -16,11 +16,9 @@ from typing import Any
 from extender.cel import BudgetExceeded, EvalError
 from extender.cel.cost import charged, make_list, make_map
 from extender.cel.library import kubernetes_library
-from extender.cel.library.network import url
-from extender.cel.library.resources import quantity, semver
-from extender.cel.overloads import Overload, fits
-from extender.cel.patterns import compiled
-from extender.cel.types import Type
+from extender.cel.library.kubernetes import quantity, semver, url
+from extender.cel.library.text import compiled
+from extender.cel.types import Overload, Type, fits
 from extender.cel.values import NONE, Cidr, Duration, Format, Optional, Timestamp, TypeValue, UInt
 
 UNIT, BUDGET, NODE, ERROR = 50e-9, 1_000_000, 3, 40

@@ -30,6 +30,7 @@ from extender.policy import Policy
 from extender.replay import Proof, prove
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, nic_slice, node_object
+from tests.worlds.running_berth import status_in_use
 
 GPU, NIC, MIG, SHARED = "gpu.nvidia.com", "dra.net", "mig.example.com", "shared.example.com"
 MACHINES = ("hgx-h100-8",) * 8 + ("a100-pcie-8-bridged",) * 3 + ("dgx1-v100",) * 2 + ("l40s-8-pix",) * 2
@@ -143,10 +144,7 @@ class World:
                 "kind": "ResourceClaim",
                 "metadata": {**metadata, "uid": f"claim-{name}", "annotations": annotations},
                 "spec": {"devices": {"requests": requests}},
-                "status": {
-                    "allocation": {"devices": {"results": results}},
-                    "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-{name}"}],
-                },
+                "status": status_in_use(results, {name: f"uid-{name}"}),
             },
         ]
 

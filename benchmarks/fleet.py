@@ -19,6 +19,7 @@ from extender.scheduling import Evaluator, PodRequirements, RankingCache, requir
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService
 from extender.serve.wake import QueueingHints
+from tests.worlds.running_berth import status_in_use
 
 MACHINES = [
     carried_machines()[name] for name in ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
@@ -98,17 +99,11 @@ class Fleet:
     def hold(self, number: int, node: str, devices: list[str]) -> str:
         """Add a claim of another pod on some devices; returns its key."""
         results = [{"request": "g", "driver": self.driver, "pool": node, "device": device} for device in devices]
-        status = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x{number}"}],
-        }
+        status = status_in_use(results, {"x": f"x{number}"})
         metadata = {"namespace": "held", "name": f"h{number}", "uid": f"h{number}", "resourceVersion": str(number + 1)}
-        self.apply(
-            "resourceclaims",
-            f"held/h{number}",
-            {"metadata": metadata, "spec": {"devices": {"requests": []}}, "status": status},
-        )
-        return f"held/h{number}"
+        key, spec = f"held/h{number}", {"devices": {"requests": list[dict]()}}
+        self.apply("resourceclaims", key, {"metadata": metadata, "spec": spec, "status": status})
+        return key
 
     def fill(self, nodes: int, share: float) -> None:
         """Nodes on which so much of the devices is held."""
@@ -123,11 +118,8 @@ class Fleet:
         selector = f"'{shape}' != '' && device.driver == '{self.driver}'"
         exactly = {"deviceClassName": self.driver, "count": count, "selectors": [{"cel": {"expression": selector}}]}
         metadata = {"namespace": "x", "name": uid, "uid": uid, "resourceVersion": "1"}
-        self.apply(
-            "resourceclaims",
-            f"x/{uid}",
-            {"metadata": metadata, "spec": {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}},
-        )
+        spec = {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
+        self.apply("resourceclaims", f"x/{uid}", {"metadata": metadata, "spec": spec})
         found = {"metadata": metadata, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": uid}]}}
         self.apply("pods", f"x/{uid}", found)
         return decode_pod(found)

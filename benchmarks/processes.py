@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.servers import TOKEN
 from extender.sandbox import write_kubeconfig
 from tests.worlds.process_worlds import free_port
 
@@ -114,8 +113,7 @@ class Bench:
 
     def berth(self, api_port: int, folder: Path) -> Berth:
         """Serve and console for an API server, once both are ready."""
-        config, token = write_kubeconfig(folder, f"http://127.0.0.1:{api_port}"), folder / "token"
-        token.write_text(TOKEN)
+        config = write_kubeconfig(folder, f"http://127.0.0.1:{api_port}")
         port, pages = free_port(), free_port()
         begin = time.monotonic()
         serve = self.start("extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}")

@@ -15,6 +15,7 @@ from extender.replay import Fleet, Job, fleet_of
 from extender.replay.published_traces import read_nodes
 from extender.sandbox import MachineNode, carried_machines, parse_nodes
 from extender.vendors import CLIQUE_LABEL
+from tests.worlds.running_berth import status_in_use
 
 HOUR = 3600.0
 OVERLOAD = 1.3  # openb's published workloads request 130 % of the GPUs
@@ -150,10 +151,7 @@ def _held(node: str, gpus: Sequence[int]) -> Json:
         "kind": "ResourceClaim",
         "metadata": {"name": f"held-{node}", "namespace": "other", "uid": f"held-{node}"},
         "spec": {"devices": {"requests": [asked]}},
-        "status": {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": "p", "uid": f"pod-{node}"}],
-        },
+        "status": status_in_use(results, {"p": f"pod-{node}"}),
     }
 
 

@@ -17,7 +17,7 @@ from benchmarks.allocation import mig_slices
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.web.asgi import Receive, Scope, Send
-from tests.worlds.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod, status_in_use
 
 MIXES = {
     "uniform": ["hgx-h100-8"],
@@ -35,7 +35,6 @@ CHURN_PER_SECOND = 500
 BIND_SECONDS = 0.001  # what every write takes on the API server at least
 BIND_PODS = 200
 COLD_PODS = 9
-TOKEN = "bench"  # of serve, for the console
 PAUSE_SECONDS = 0.02  # between two questions
 
 
@@ -72,10 +71,7 @@ def held(number: int, node: str, driver: str, devices: list[str]) -> dict:
     results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
     one = claim(f"held-{number}", len(devices))
     one["metadata"] |= {"uid": f"held-{number}"}
-    one["status"] = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{number}"}],
-    }
+    one["status"] = status_in_use(results, {"x": f"x-{number}"})
     return one
 
 

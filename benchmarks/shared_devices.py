@@ -17,6 +17,7 @@ from functools import partial
 from benchmarks.fleet import GPU_DRIVER, Fleet
 from extender.api.pods import Pod, decode_pod
 from extender.runtime.informers import CacheRefresh
+from tests.worlds.running_berth import status_in_use
 
 NET = "net.example.com"
 CLAIMS = 7
@@ -42,8 +43,7 @@ def pod(fleet: Fleet, uid: str, classes: list[str]) -> Pod:
 def hold(fleet: Fleet, number: int) -> None:
     """A claim on a device of the first slice."""
     result = {"request": "r", "driver": NET, "pool": "net-0", "device": f"d{number}"}
-    consumer = {"resource": "pods", "name": "y", "uid": "y"}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
+    status = status_in_use([result], {"y": "y"})
     metadata = {"namespace": "held", "name": f"net{number}", "uid": f"net{number}", "resourceVersion": "1"}
     spec: dict = {"devices": {"requests": []}}
     fleet.apply("resourceclaims", f"held/net{number}", {"metadata": metadata, "spec": spec, "status": status})

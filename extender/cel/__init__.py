@@ -3,13 +3,12 @@
 An expression takes this way:
 
 1. `parser` turns the source into tokens and these into a syntax tree (`ast`). Macros such as `all` become loops there.
-2. `checker` gives every node a type and every call the `overloads` of the function that may fit. `library` has the
-   functions, a family a file; `messages` has the literals of well-known messages.
-3. `folding` evaluates constants as far as the reference does, and refuses those that cannot work.
-4. `compiler` puts one closure together for the whole tree, of those in `closures` and, where a shorter form gives the
-   same answer, in `specialize`. No code is generated. Regular expressions are RE2's (`patterns`).
-5. A `program` has the closure, which runs on the inputs. The values are Python's own and those of `values`.
-6. `cost` has all prices: the API server's estimate of the worst case, and what the steps above pay, so that no
+2. `checker` gives every node a type and every call the overloads of the function that may fit (`types`). `library` has
+   the functions, a family a file; `messages` has the literals of well-known messages.
+3. `compiler` evaluates constants as far as the reference does, and refuses those that cannot work. Then it puts one
+   closure together for the whole tree, of those in `closures`. No code is generated. Regular expressions are RE2's.
+   The program has the closure, which runs on the inputs. The values are Python's own and those of `values`.
+4. `cost` has all prices: the API server's estimate of the worst case, and what the steps above pay, so that no
    expression of a tenant takes long.
 
 The language is our own because no public library is right: cel-python answers 545 of 884 probes as the API server
@@ -23,10 +22,10 @@ dialect.
 """
 
 from extender.cel import types
+from extender.cel.compiler import Environment, check, cost
 from extender.cel.cost import UNBOUNDED, Size
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, position
 from extender.cel.library import kubernetes_library
-from extender.cel.program import Environment, check, cost
 
 __all__ = [
     "UNBOUNDED",

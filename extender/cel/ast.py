@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from extender.cel.overloads import Overload
-from extender.cel.types import Type
+from extender.cel.types import Overload, Type
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ from extender.cel import types as t
 from extender.cel.cost import NODE_COST, OVERLOAD_COST, TYPE_COST, Work
 from extender.cel.errors import Issue
 from extender.cel.messages import MESSAGES
-from extender.cel.overloads import Library, Overload
+from extender.cel.types import Library, Overload
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL,

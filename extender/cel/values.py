@@ -249,7 +249,7 @@ def _equal_optionals(left: Optional, right: Optional) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Equality inside of functions, such as `in` and `indexOf`: false where `equal` raises EvalError."""
+    """Equality for != and inside of functions, such as `in` and `indexOf`: false where `equal` raises EvalError."""
     return _equal_unless_clash(left, right, otherwise=False)
 
 
@@ -263,11 +263,6 @@ def _equal_unless_clash(left: object, right: object, *, otherwise: bool) -> bool
         return _equal_values(left, right)
     except EvalError:  # of values in optionals
         return otherwise
-
-
-def not_equal(left: object, right: object) -> bool:
-    """CEL's !=: true where `equal` raises EvalError."""
-    return not same(left, right)
 
 
 def _comparable(left: Any, right: Any) -> tuple[Any, Any]:

@@ -4,9 +4,16 @@ Production code has no branch for the sandbox: Berth talks to it over HTTP as to
 `examples` is a face of its own: the workloads of `berth run`.
 """
 
-from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.machine_fleets import MachineNode, machine_objects, parse_nodes
-from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, unlinked_machine
+from extender.sandbox.apiserver.registry import ApiError
+from extender.sandbox.machines import (
+    MachineNode,
+    carried_machines,
+    fabric_slice,
+    load_machine,
+    machine_objects,
+    parse_nodes,
+    unlinked_machine,
+)
 from extender.sandbox.sandbox_cluster import DEVICE_CLASSES, Cluster, listening, running, write_kubeconfig
 from extender.sandbox.scheduler import Scheduler, backoff_seconds, tie_breaker
 

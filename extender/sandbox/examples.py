@@ -27,7 +27,7 @@ from extender.base.text_limits import shown
 from extender.console import first_fit_devices
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_document
-from extender.sandbox.apiserver.validation import decode
+from extender.sandbox.apiserver.object_rules import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
 from extender.scheduling import Evaluator
@@ -187,17 +187,11 @@ class Report:
             return False, f"expected at least {expected.min_gbps:.0f} GB/s"
         return is_served, "" if is_served else "bound without devices"
 
-    def _claims(self, pod: Json) -> list[Claim]:
-        named = {
-            e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
-        }
-        found = []
-        for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
-            name = entry.get("resourceClaimName") or named.get(entry["name"])
-            obj = self._store.get("resourceclaims", ("default", str(name)))
-            if obj is not None:
-                found.append(decode_claim(obj))
-        return found
+    def _claims(self, obj: Json) -> list[Claim]:
+        pod = decode_pod(obj) if obj else None  # a user may have deleted it
+        names = (one.claim_name or pod.claim_statuses.get(one.name) for one in pod.claims) if pod is not None else ()
+        found = (self._store.get("resourceclaims", ("default", str(name))) for name in names)
+        return [decode_claim(one) for one in found if one is not None]
 
     def _placement(self, node: str, devices: Sequence[DeviceId], taken: set[DeviceId]) -> PlacedGpus:
         node_info, gpus = self._node_infos[node], _positions(devices)

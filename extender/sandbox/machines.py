@@ -1,7 +1,11 @@
-"""Machine files: a file states how the GPUs of a server are joined. This module makes nodes and slices from it."""
+"""Machine files: a file states how the GPUs of a server are joined. This module makes nodes and slices from it.
+
+A fleet of machine files has words, as in `42xhgx-h100-8,36xgb200-nvl72-tray/18`.
+"""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +14,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -18,8 +22,9 @@ from extender.api.documents import Positions, one_value
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, UNKNOWN_DISTANCE
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.files import name_of, read_file
-from extender.policy import faults_of
+from extender.policy import Policy, faults_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from extender.topology.products import limits_of, pcie_generation, usual_graph
 
@@ -125,13 +130,6 @@ def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
     reading = Reading(
         uuid="",
         product=product,
-        pci_bus_id="",
-        numa=None,
-        pcie_root="",
-        links=(),
-        switch_links=0,
-        link_mbps=0,
-        nvlink_version=0,
         pcie_generation=pcie_generation(product),
         distances=(UNKNOWN_DISTANCE,) * gpus,
         memory_total_bytes=vram_bytes,
@@ -336,3 +334,72 @@ def _slice(name: str, driver: str, node: str, devices: list[Json]) -> Json:
             "devices": devices,
         },
     }
+
+
+# -- fleets ------------------------------------------------------------------------------------------------------
+
+_PART = re.compile(r"([0-9]+)x([^,]+?)((?:/[1-9][0-9]{0,4}){0,3})")
+_LEVELS = Policy().group_levels  # the nearest first: cliques, racks, spines
+MAX_NODES = 20_000
+_OPTION = "--nodes"
+
+
+class MachineNode(NamedTuple):
+    """A node to be made of a machine. `allocatable` replaces the CPU and the memory of nodes of machine files."""
+
+    name: str
+    machine: Machine
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, str] = MappingProxyType({})
+
+
+def parse_nodes(text: str) -> list[MachineNode]:
+    """The nodes that a text names: COUNTxMACHINE[/NODES[/NODES[/NODES]]], with commas between the kinds.
+
+    MACHINE is a carried machine or the path of a machine file. So many nodes in a row are in one NVLink clique, in one
+    rack and in one spine. Raises WireError that names the option --nodes and the part.
+    """
+    nodes, numbers = list[MachineNode](), dict[str, int]()
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            problem = f"must be COUNTxMACHINE[/NODES],…, such as 36xgb200-nvl72-tray/18; is {shown(part)}"
+            raise WireError(_OPTION, problem)
+        machine = _named_machine(found[2])
+        kind, sizes = _node_name(machine.name), [int(size) for size in found[3].split("/")[1:]]
+        if len(found[1].lstrip("0")) > len(str(MAX_NODES)) or len(nodes) + int(found[1]) > MAX_NODES:
+            raise WireError(_OPTION, f"names more than {MAX_NODES} nodes")
+        first = numbers.get(kind, 0)
+        numbers[kind] = first + int(found[1])
+        for number in range(first, numbers[kind]):
+            labels = {level: f"{kind}-{number // size}" for level, size in zip(_LEVELS, sizes, strict=False)}
+            nodes.append(MachineNode(f"{kind}-{number:05}", machine, labels))
+    if not nodes:
+        raise WireError(_OPTION, "names no node")
+    return nodes
+
+
+def machine_objects(node: MachineNode) -> list[Json]:
+    """A node with the slices of its GPUs and NICs, and the agent's fabric slice."""
+    name, machine = node.name, node.machine
+    made = node_object(name, machine, dict(node.labels))
+    made["status"]["allocatable"] |= node.allocatable
+    nics = [nic_slice(name, machine)] if machine.nics else []
+    if not machine.readings:
+        return [made, *nics]
+    fabric = [fabric_slice(name, machine)] if machine.has_agent else []
+    return [made, gpu_slice(name, machine), *nics, *fabric]
+
+
+def _named_machine(text: str) -> Machine:
+    carried = carried_machines()
+    if text in carried:
+        return carried[text]
+    if Path(text).suffix in (".yaml", ".yml", ".json"):
+        return load_machine(Path(text))
+    known = f"give a machine file (its form is in docs/replay.md), or one of {', '.join(sorted(carried))}"
+    raise WireError(_OPTION, f"knows no machine {shown(text)}: {known}")
+
+
+def _node_name(machine: str) -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", machine.lower()).strip("-") or "node"

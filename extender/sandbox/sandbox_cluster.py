@@ -17,43 +17,24 @@ from extender.cluster import CONSOLE_EXTENSION
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
-from extender.sandbox.controllers import ClaimController
-from extender.sandbox.job_controller import JobController
-from extender.sandbox.machine_fleets import MachineNode, machine_objects
-from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine
+from extender.sandbox.controllers import ClaimController, JobController
+from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine, MachineNode, machine_objects
 from extender.web.http_server import listen_on
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
 _KINDS_OF_GROUPS = {(resource.group, resource.kind): resource for resource in RESOURCES.values()}
-GPU_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": "gpu.nvidia.com"},
-    "spec": {
-        "selectors": [
-            {
-                "cel": {
-                    "expression": (
-                        "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
-                    )
-                }
-            }
-        ],
-        "extendedResourceName": "nvidia.com/gpu",
-    },
-}
-NIC_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": "dranet.net"},  # as in DRANET's examples
-    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{NIC_DRIVER}'"}}]},
-}
-MARKER_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": "berth.dev"},
-    "spec": {"selectors": [{"cel": {"expression": "false"}}]},
-}
+
+
+def _device_class(name: str, expression: str, **spec: str) -> Json:
+    selectors = [{"cel": {"expression": expression}}]
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}}
+    return {**about, "spec": {"selectors": selectors, **spec}}
+
+
+_IS_GPU = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
+GPU_CLASS = _device_class("gpu.nvidia.com", _IS_GPU, extendedResourceName="nvidia.com/gpu")
+NIC_CLASS = _device_class("dranet.net", f"device.driver == '{NIC_DRIVER}'")  # as in DRANET's examples
+MARKER_CLASS = _device_class("berth.dev", "false")
 DEVICE_CLASSES = (GPU_CLASS, NIC_CLASS, MARKER_CLASS)
 
 

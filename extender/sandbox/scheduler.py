@@ -31,7 +31,6 @@ from extender.scheduling import may_run
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
 _MAX_DOUBLINGS = 30  # of a back-off
-_ENDED = ("Succeeded", "Failed")
 _POLL_SECONDS = 0.02  # the queue is checked this often without an event
 _JSON = {"Content-Type": "application/json"}
 # Kinds whose changes requeue a pod that an extender rejected (1.34 to 1.36). ResourceSlices are not among them.
@@ -139,12 +138,13 @@ class Scheduler:
             return False
         uid, waiting = found
         waiting.requeued = False
-        pod = self._store.get("pods", waiting.key)
-        if pod is None or not self._claims_exist(pod):
+        obj = self._store.get("pods", waiting.key)
+        pod = _decoded(obj) if obj is not None else None
+        if obj is None or pod is None or not self._claims_exist(pod):
             waiting.rejected = True  # as PreEnqueue: an update of the pod or of a claim requeues it
             return True
         try:
-            node = await self._place(session, pod, waiting)
+            node = await self._place(session, obj, pod, waiting)
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, _ExtenderError) as error:
             self._failed(waiting, str(error))
             return True
@@ -155,16 +155,9 @@ class Scheduler:
         binds.create_task(self._bind(session, uid, waiting, node))
         return True
 
-    def _claims_exist(self, pod: Json) -> bool:
-        named = {
-            e.get("name"): e.get("resourceClaimName")
-            for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
-        }
-        for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
-            name = entry.get("resourceClaimName") or named.get(entry.get("name"))
-            if not name or self._store.get("resourceclaims", (pod["metadata"]["namespace"], name)) is None:
-                return False
-        return True
+    def _claims_exist(self, pod: Pod) -> bool:
+        keys = ((key.namespace, key.name) for key in pod.claim_keys)
+        return pod.has_claim_names and all(self._store.get("resourceclaims", key) is not None for key in keys)
 
     def _failed(self, waiting: _Waiting, problem: str) -> None:
         delay = backoff_seconds(waiting.failures, self._backoff_seconds)
@@ -174,14 +167,14 @@ class Scheduler:
 
     # -- the extender's verbs --------------------------------------------------------------------------------
 
-    async def _place(self, session: aiohttp.ClientSession, pod: Json, waiting: _Waiting) -> str | None:
+    async def _place(self, session: aiohttp.ClientSession, obj: Json, pod: Pod, waiting: _Waiting) -> str | None:
         names, waiting.reasons = self._feasible(pod)
         if not names:
             return None
         self._start = (self._start + 1) % len(names)
         names = names[self._start :] + names[: self._start]
-        sent = {key: value for key, value in pod.items() if key not in ("apiVersion", "kind")}
-        nominated = (pod.get("status") or {}).get("nominatedNodeName")
+        sent = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+        nominated = (obj.get("status") or {}).get("nominatedNodeName")
         if nominated in names:
             args = {"Pod": sent, "Nodes": None, "NodeNames": [nominated]}
             answer = await self._call(session, "filter", args, _FILTER_SECONDS)
@@ -203,13 +196,12 @@ class Scheduler:
             return str(feasible[0])
         return await self._prioritized(session, {**args, "NodeNames": feasible}, feasible)
 
-    def _feasible(self, pod: Json) -> tuple[list[str], dict[str, int]]:
+    def _feasible(self, pod: Pod) -> tuple[list[str], dict[str, int]]:
         """The nodes that the pod's constraints admit and that have its extended resources; the reasons of the others.
 
         As NodeAffinity, TaintToleration and NodeResourcesFit find them. A node that does not offer a resource at all
         leaves it to the DeviceClass that provides it.
         """
-        constrained = _constrained(pod)
         asked, provided = _scalars(pod), set[str]()
         for class_ in self._store.all("deviceclasses") if asked else ():
             explicit = (class_.get("spec") or {}).get("extendedResourceName")
@@ -217,7 +209,7 @@ class Scheduler:
         names, reasons = list[str](), dict[str, str]()
         for node in self._store.all("nodes"):
             name, offers = node["metadata"]["name"], (node.get("status") or {}).get("allocatable") or {}
-            if constrained is not None and not may_run(constrained, decode_node(node)):
+            if not may_run(pod, decode_node(node)):
                 reasons[name] = Code.NODE_CONSTRAINTS.text
                 continue
             for resource, amount in asked.items():
@@ -231,8 +223,8 @@ class Scheduler:
     def _used(self, node: str, resource: str, offered: int) -> int:
         """How much of a resource that the node offers the pods on the node have."""
         pods = self._store.all("pods") if offered else ()
-        on_node = (pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == node)
-        return sum(_scalars(pod)[resource] for pod in on_node if (pod.get("status") or {}).get("phase") not in _ENDED)
+        decoded = (_decoded(pod) for pod in pods if (pod.get("spec") or {}).get("nodeName") == node)
+        return sum(_scalars(pod)[resource] for pod in decoded if pod is not None and not pod.ended)
 
     def _report(self, waiting: _Waiting, nodes: int) -> None:
         """Write the condition of a rejected pod, if it changed."""
@@ -296,7 +288,7 @@ def tie_breaker(scores: Mapping[str, int], seed: int, pod: str) -> str:
     return by_pod.choice(sorted(name for name, score in scores.items() if score == best))
 
 
-def _constrained(obj: Json) -> Pod | None:
+def _decoded(obj: Json) -> Pod | None:
     """The pod with its constraints on nodes; None for one that a real API server would refuse."""
     try:
         return with_constraints(decode_pod(obj), obj)
@@ -304,14 +296,10 @@ def _constrained(obj: Json) -> Pod | None:
         return None
 
 
-def _scalars(pod: Json) -> Counter[str]:
+def _scalars(pod: Pod) -> Counter[str]:
     """The extended resources that a pod asks for. An init container that ends counts if it asks for more."""
     found, first = Counter[str](), Counter[str]()
-    try:
-        containers = decode_pod(pod).containers
-    except WireError:  # a real API server would refuse this pod
-        return found
-    for container in containers:
+    for container in pod.containers:
         asked = Counter({name: amount for name, amount in container.requests if amount})
         if container.init and not container.sidecar:
             first |= asked

@@ -28,7 +28,7 @@ from tests.fakes.nvml import Library
 from tests.worlds.eventually import eventually
 from tests.worlds.filled_caches import read_agent
 from tests.worlds.process_starter import start
-from tests.worlds.sandbox_worlds import drop_fields
+from tests.worlds.running_berth import drop_fields
 from tests.worlds.shared_folder import SHARED, needs
 from tests.worlds.supervised_worlds import Breakable
 

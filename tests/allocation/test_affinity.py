@@ -16,8 +16,7 @@ from extender.scheduling import Placement, Unschedulable
 from extender.topology.affinity import near_pairs, pairs_of
 from extender.topology.sets import bandwidth
 from tests.worlds.counted_work import lines_of
-from tests.worlds.nic_oracle import Oracle
-from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted, paired, sentence
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, Oracle, counted, paired, sentence
 
 
 def cases() -> list[Any]:

@@ -15,8 +15,7 @@ from extender.explain import explain
 from extender.scheduling.decision import ScoredNode
 from extender.topology.sets import bandwidth, links_inside
 from tests.worlds.explain_worlds import run_pod
-from tests.worlds.nic_oracle import Oracle
-from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, claim_of, counted
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, Oracle, claim_of, counted
 from tests.worlds.running_berth import berthing, pod
 
 Json = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -10,11 +11,22 @@ from typing import Any
 import pytest
 
 from benchmarks import quality
-from extender.policy import PolicyError, load_policy
+from extender.allocation import Features
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import Allocation, Result
+from extender.api.resource_slices import DeviceId
+from extender.base.deadline import NO_DEADLINE
+from extender.cache import ClusterCache
+from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
+from extender.sandbox.sandbox_cluster import GPU_CLASS
+from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
+from extender.serve.evaluations import Evaluations
+from extender.serve.filter import FilterService
 from extender.topology.score_parts import product_gbps, thrift
-from tests.worlds.one_by_one import Fleet
+from tests.worlds.filled_caches import add_machine, put
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.vendor_worlds import node_info, nvidia
 
@@ -167,6 +179,63 @@ async def test_a_whole_clique_stays_whole_while_a_broken_one_has_trays() -> None
     assert found == ["n4", "n5", "n7", "n0"]
 
 
+class Fleet:
+    """Nodes with names such as t4-4-00: `count` of each machine. Serve's filter places pods on them, one by one.
+
+    The nodes of a machine in `cliques` are one clique.
+    """
+
+    def __init__(
+        self, machines: Mapping[str, Machine], count: Mapping[str, int], cliques: Collection[str] = ()
+    ) -> None:
+        self.cache = put(ClusterCache(), GPU_CLASS)
+        for kind, number in count.items():
+            for i in range(number):
+                labels = {CLIQUE: kind} if kind in cliques else {}
+                add_machine(self.cache, f"{kind}-{i:02}", machines[kind], **labels)
+        self.names = sorted(self.cache.store.nodes)
+        self.filter_service = FilterService(
+            self.cache, Policy(), Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0
+        )
+
+    @property
+    def free_gpus(self) -> dict[str, int]:
+        """By node."""
+        infos = self.cache.snapshot().node_infos
+        return {name: infos[name].positions(~infos[name].busy).bit_count() for name in self.names}
+
+    def create(self, name: str, count: int) -> Pod:
+        """A pod and its claim for so many GPUs."""
+        asked, obj = claim(name, count), pod(name, name)
+        asked["metadata"]["uid"], obj["metadata"]["uid"] = f"u-{name}", f"p-{name}"
+        put(self.cache, asked)
+        return decode_pod(obj)
+
+    def place(self, number: int, count: int) -> bool:
+        """Place a pod on the best node, as filter and bind would. Returns whether it has a place."""
+        asking = self.create(f"c{number}", count)
+        passed = self.filter_service.filter(asking, self.names).passed
+        self.cache.release(asking.uid)
+        if passed:
+            snapshot = self.cache.snapshot()
+            requirements = requirements_of(asking, snapshot, self.filter_service.policy)
+            assert isinstance(requirements, PodRequirements)
+            placement = self.filter_service.status_for_bind(requirements, passed[0], snapshot, NO_DEADLINE)
+            assert isinstance(placement, Placement)
+            (results,) = placement.results(snapshot.node_infos[passed[0]])
+            self._allocate(f"c{number}", results)
+        return bool(passed)
+
+    def occupy(self, node: str, gpus: Collection[int]) -> None:
+        """Allocate GPUs of a node to another pod."""
+        self.create(f"held-{node}", len(gpus))
+        self._allocate(f"held-{node}", tuple(Result("gpu", DeviceId("gpu.nvidia.com", node, f"gpu-{i}")) for i in gpus))
+
+    def _allocate(self, name: str, results: tuple[Result, ...]) -> None:
+        key = ObjectKey("default", name)
+        self.cache.apply_claim(key, replace(self.cache.store.claims[key], allocation=Allocation(results)))
+
+
 @pytest.mark.parametrize(("slow", "fast"), list(permutations(carried_machines(), 2)))
 def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_it(slow: str, fast: str) -> None:
     """The slow node has GPUs in use, so that packing prefers it, too; the fast one has whole sets to break."""
@@ -202,6 +271,6 @@ def test_trays_are_whole_as_long_as_other_nodes_have_room(size: int, held: int) 
         fleet.occupy(f"b200-{number:02}", range(8 if number < held else rng.randint(1, 3)))
     left = fleet.free_gpus
     for number in range(sum(gpus // size for name, gpus in left.items() if not name.startswith(TRAY))):
-        assert fleet.place(number, size) is not None
+        assert fleet.place(number, size)
         broken = [name for name, gpus in fleet.free_gpus.items() if name.startswith(TRAY) and gpus < 4]
         assert not broken, f"pod {number} of {held=} {others=}"

@@ -17,7 +17,7 @@ from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.gpu_topology import DEFAULT_MIX, Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.semver import parse_semver
-from extender.cel.dra import Dialect, compile_selector
+from extender.cel.dra import Dialect
 from extender.topology.sets import Measures
 
 
@@ -41,7 +41,6 @@ def test_equal_graphs_are_one_object_while_one_is_used() -> None:
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
     "_in_order": lambda i: (tuple(range(i)),),
-    "_known_pattern": lambda i: (f"x{i}",),
     "_known_quantity": lambda i: (str(i),),
     "_known_semver": lambda i: (f"{i}.0.0",),
     "_type_of": lambda i: (f"list[V{i}]",),
@@ -121,7 +120,6 @@ def test_long_texts_of_users_are_not_remembered() -> None:
     parsers = (
         (parse_semver, f"1.0.0-{long}"),
         (parse_quantity, "1" * 300),
-        (lambda text: compile_selector(f"device.driver.matches('{text}')"), long),
     )
     tables = [table for name, table in remembering().items() if name.startswith("_known")]
     assert len(tables) == len(parsers)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Allowed, FastPath, Search
-from tests.worlds.oracle import brute_force, compare, random_world
-from tests.worlds.oracle_worlds import problem
+from tests.worlds.oracle import brute_force, compare, problem, random_world
 
 
 @pytest.mark.parametrize("block", range(2, 10))

@@ -12,8 +12,7 @@ import pytest
 
 from extender.scheduling import Placement
 from extender.topology.sets import bandwidth, links_inside
-from tests.worlds.nic_oracle import Oracle
-from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, Oracle, counted
 
 DRIVER = {"gpu": GPU, "nic": NIC}
 ROOT = "resource.kubernetes.io/pcieRoot"

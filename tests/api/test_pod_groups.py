@@ -11,9 +11,9 @@ from extender.api.object_meta import ObjectKey
 from extender.cluster import Writer
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Json, Serving, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback

@@ -12,9 +12,9 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import FINALIZER
 from extender.policy import Policy
 from extender.sandbox import ApiError
+from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import CUT, NO, Once, Refusing
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, jobs, one_node, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 

@@ -10,9 +10,9 @@ import pytest
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
+from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding, Once, SlowWrite
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import allocated, allocated_twice, patch, stored
 

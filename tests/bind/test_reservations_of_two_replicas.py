@@ -10,10 +10,10 @@ import asyncio
 import pytest
 
 from extender.sandbox import ApiError
+from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import CUT, NO, Once, SlowWrite
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated
 

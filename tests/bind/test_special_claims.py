@@ -8,10 +8,10 @@ import pytest
 
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import CONDITIONAL, custom, extended, place, report
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import NO, Holding, Once, Refusing
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import forged, swept
 

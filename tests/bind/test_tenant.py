@@ -8,9 +8,9 @@ from extender.api.resource_claims import decode_claim
 from extender.cluster import Writer
 from extender.sandbox import ApiError
 from extender.serve.undo import deallocate_unused
+from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import allocated, collector_without_grace, leftover, patch, stored, uid_of
 

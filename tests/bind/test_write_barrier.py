@@ -18,9 +18,9 @@ from extender.cache.allocated_devices import Holder
 from extender.runtime.informers import WatchProgress
 from extender.serve.undo import BindError
 from extender.serve.write_barrier import WriteBarrier, newer
+from tests.worlds.applications import Gate, replicas
 from tests.worlds.dra_worlds import asks, custom, extended, mig, place
 from tests.worlds.eventually import eventually
-from tests.worlds.replicas import Gate, replicas
 from tests.worlds.running_berth import Serving, claim, jobs, pod
 from tests.worlds.shared_pool_worlds import a_slice, allocated_claim, use
 from tests.worlds.tenant_worlds import allocated

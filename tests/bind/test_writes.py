@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from extender.cluster import Writer
-from tests.worlds.answering import metadata_in, success
-from tests.worlds.guarded_writes import GUARDS
+from tests.worlds.guarded_writes import GUARDS, metadata_in, success
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,7 +29,7 @@ from extender.scheduling import NodeRanking, RankingCache
 from extender.serve.evaluations import Evaluations
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
-from tests.worlds.bind_slots_world import gang_member, watched_gangs
+from tests.worlds.gang_fleet import gang_member, watched_gangs
 
 
 def counted(kind: str, events: int) -> dict[str, int]:

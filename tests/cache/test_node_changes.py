@@ -17,7 +17,7 @@ from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
 from extender.cache.slice_index import POOL_SECONDS, CacheTimers, TimerKind
 from extender.topology.agent_slices import DRIVER
-from tests.worlds.cache_listeners import Freed
+from tests.worlds.cache_worlds import Freed
 from tests.worlds.shared_pool_worlds import allocated_claim
 
 POOL = PoolKey("gpu", "n1")

@@ -14,7 +14,7 @@ from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.cache_listeners import Freed
+from tests.worlds.cache_worlds import Freed
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 

@@ -120,7 +120,7 @@ def test_each_match_of_find_all_is_paid() -> None:
 
 MEMORY = """
 import random
-from extender.cel.patterns import bytes_of, compiled
+from extender.cel.library.text import bytes_of, compiled
 
 def taken():
     (line,) = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Private_Dirty")]

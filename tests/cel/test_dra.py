@@ -11,8 +11,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, asks, custom, mig, place
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
-from tests.worlds.sandbox_worlds import drop_fields
+from tests.worlds.running_berth import Berthing, berthing, claim, drop_fields, pod
 from tests.worlds.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback

@@ -277,8 +277,8 @@ async def test_label_and_annotate_patch_by_merge(cluster: Cluster, kubectl: http
     ("method", "path", "kind", "code", "words"),
     [
         ("GET", f"{PODS}/p/log", "", 405, "runs no containers, so a pod has no logs"),
-        ("POST", f"{PODS}/p/exec", "", 405, "runs no containers, so a pod has no process to run a command in"),
-        ("POST", f"{PODS}/p/portforward", "", 405, "runs no containers, so a pod has no ports"),
+        ("POST", f"{PODS}/p/exec", "", 405, "no process to run a command in"),
+        ("POST", f"{PODS}/p/portforward", "", 405, "runs no containers"),
         ("POST", f"{PODS}/p/eviction", "application/json", 404, "does not serve pods/eviction"),
         ("PATCH", f"{PODS}/p", "application/apply-patch+yaml", 415, "use kubectl apply without --server-side"),
         ("PATCH", f"{PODS}/p", "application/json-patch+json", 400, "the body is not JSON"),

@@ -15,8 +15,7 @@ from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import claim, pod
-from tests.worlds.sandbox_worlds import scheduling
+from tests.worlds.running_berth import claim, pod, scheduling
 
 CLASSES = RESOURCES["resource.k8s.io", "deviceclasses"]
 

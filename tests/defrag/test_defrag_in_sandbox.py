@@ -15,8 +15,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import claim, pod
-from tests.worlds.sandbox_worlds import served
+from tests.worlds.running_berth import claim, pod, served
 
 Json = dict[str, Any]
 RESERVE, FREE = "berth.dev/defrag=:NoSchedule", "berth.dev/defrag:NoSchedule-"

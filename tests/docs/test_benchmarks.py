@@ -17,7 +17,6 @@ from benchmarks import (
     replayed_traces,
     requeue,
     serving,
-    serving_report,
     shared_devices,
     soak,
 )
@@ -175,7 +174,7 @@ def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
         return start(*args[1:], module=args[0], stdout=stdout)
 
     found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2), launch)
-    serving_report.show(found)
+    serving.show(found)
     assert found["passed"] == {"one": 4, "four": 4, "never": 0}
     assert found["bound"] == 2
     assert found["visible_ms"] is not None

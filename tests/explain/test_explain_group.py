@@ -11,9 +11,8 @@ import orjson
 from extender.cli.cluster_objects import take_dump
 from extender.sandbox import write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.applications import console_application
+from tests.worlds.applications import console, console_application, serve
 from tests.worlds.commands import berth_beside
-from tests.worlds.console_worlds import console, sandbox, serve
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import GROUP_PATH as PATH
 from tests.worlds.explain_worlds import group_explained as explained
@@ -21,7 +20,7 @@ from tests.worlds.explain_worlds import refused
 from tests.worlds.gang_pods import NO_ROOM, NODES, change, create_gang, delete, member, reasons
 from tests.worlds.gang_worlds import GPU
 from tests.worlds.process_worlds import free_port
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import TWO_NODES, berthing, claim, cluster_of, pod
 
 Json = dict[str, Any]
 
@@ -111,7 +110,7 @@ async def test_a_job_without_a_minimum_is_told_that_it_is_no_gang_and_how_it_wou
 
 async def test_bound_members_without_devices_are_read() -> None:
     """Only such a pod is bound. The console's cache has neither the pod nor a claim of it."""
-    cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+    cluster, notes = cluster_of(TWO_NODES), {"berth.dev/group": "job", "berth.dev/group-min": "3"}
     cluster.apply(pod("leader", annotations=notes, nodeName="n1"))
     for name in ("p0", "p1"):
         cluster.apply(claim(name, 4))
@@ -134,7 +133,7 @@ async def test_bound_members_without_devices_are_read() -> None:
 
 async def test_bound_members_that_terminate_are_read() -> None:
     """The claims of an earlier gang are all that the console's cache has of its pods. One pod of the new one exists."""
-    cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+    cluster, notes = cluster_of(TWO_NODES), {"berth.dev/group": "job", "berth.dev/group-min": "2"}
 
     def create(name: str) -> None:
         cluster.apply(claim(name, 4))
@@ -143,7 +142,7 @@ async def test_bound_members_that_terminate_are_read() -> None:
     for name in ("p0", "p1"):
         create(name)
     async with cluster.serving() as api, console(api, free_port()) as people, serve(cluster, api) as s:
-        nodes = {name: (await s.filter(name))[0] for name in ("p0", "p1")}
+        nodes = {name: (await s.filter(name))["NodeNames"][0] for name in ("p0", "p1")}
         assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
         for resource in (("", "pods"), ("resource.k8s.io", "resourceclaims")):
             cluster.api.registry.delete(RESOURCES[resource], ("default", "p1"))

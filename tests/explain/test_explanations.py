@@ -24,8 +24,7 @@ from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from tests.worlds.explain_worlds import asking, explained, objects_of_world
 from tests.worlds.lint_worlds import problems_beside
-from tests.worlds.oracle import random_world
-from tests.worlds.oracle_worlds import asking_objects, cluster_objects, varied
+from tests.worlds.oracle import asking_objects, cluster_objects, random_world, varied
 from tests.worlds.running_berth import pod
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "explanations.yaml").read_text(encoding="utf-8"))

@@ -19,11 +19,11 @@ from extender.console.job_history import JobHistory
 from extender.replay import Job, fleet_of, placer_of, read_jobs, run_replay
 from extender.replay.published_traces import TRACES
 from extender.sandbox import parse_nodes
+from tests.worlds.applications import console, serve
 from tests.worlds.cache_worlds import many_nodes
-from tests.worlds.console_worlds import console, sandbox, serve
 from tests.worlds.eventually import eventually
 from tests.worlds.process_worlds import free_port
-from tests.worlds.running_berth import claim, pod
+from tests.worlds.running_berth import TWO_NODES, claim, cluster_of, pod
 
 EPOCH = 1_767_225_600.0
 SNAPSHOT = many_nodes().snapshot()
@@ -31,12 +31,11 @@ GANG = {"berth.dev/group": "secret-team", "berth.dev/group-min": "2", "berth.dev
 
 
 async def test_jobs_that_end_are_a_file_for_a_replay(tmp_path: Path) -> None:
-    cluster, pages = sandbox(), free_port()
+    cluster, pages = cluster_of(TWO_NODES), free_port()
     async with cluster.serving() as api, serve(cluster, api) as one, console(api, pages) as people:
         for name, count in (("p", 2), ("q", 1), ("runs", 1)):
-            cluster.apply(claim(name, count))
-            cluster.apply(pod(name, name))
-            assert await one.bind(name, (await one.filter(name))[0]) == ""
+            await one.create(claim(name, count), pod(name, name))
+            assert await one.bind(name, (await one.filter(name))["NodeNames"][0]) == ""
 
         async def bound() -> bool:
             return len((await people.get("/v1/fleet")).json()["decisions"]) == 3

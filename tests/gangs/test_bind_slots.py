@@ -18,9 +18,9 @@ from extender.serve.filter import FilterResult
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.serve.gangs.gang_state import FormingGang
 from extender.web.asgi import VERBS
-from tests.worlds.bind_slots_world import AdmissionAlone, Requeues, gang_member, plan, watched_gangs
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import AdmissionAlone, Requeues, gang_member, plan, watched_gangs
 from tests.worlds.gang_pods import NODES, bind_all, create_gang, planned
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 

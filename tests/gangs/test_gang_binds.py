@@ -14,9 +14,9 @@ from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
-from tests.worlds.bind_slots_world import commit, plan
 from tests.worlds.dra_worlds import CLAIMS, extended
 from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import commit, plan
 from tests.worlds.gang_pods import (
     NODES,
     SIX_NODES,

@@ -13,8 +13,8 @@ from extender.api.reasons import Code
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.gangs.gang_admission import SlotLimits
-from tests.worlds.bind_slots_world import Requeues, gang_member, watched_gangs
 from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import Requeues, gang_member, watched_gangs
 from tests.worlds.gang_pods import (
     INCOMPLETE,
     NODES,

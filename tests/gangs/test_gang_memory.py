@@ -13,8 +13,7 @@ from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.node_rooms import GangMemory
 from tests.worlds.evaluation_worlds import TICK, Clock, steps
-from tests.worlds.gang_oracle import random_cluster
-from tests.worlds.gang_oracle_worlds import problem_of, world_of
+from tests.worlds.gang_oracle import problem_of, random_cluster, world_of
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, nets, shuffled, without_memory
 from tests.worlds.running_berth import claim
 

@@ -9,8 +9,8 @@ from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.serve.gangs.gang_admission import GangAdmission
-from tests.worlds.bind_slots_world import AdmissionAlone
 from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import AdmissionAlone
 from tests.worlds.gang_pods import (
     NODES,
     bind_all,

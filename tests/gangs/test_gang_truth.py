@@ -20,8 +20,7 @@ from extender.api.resource_slices import TaintRule
 from extender.explain import GangExplanation
 from extender.explain.gang_question import Holder
 from tests.worlds.explained_gangs import apply, explained
-from tests.worlds.gang_oracle import GangCluster, nearest, random_cluster
-from tests.worlds.gang_oracle_worlds import DRIVER, LABELS, world_of
+from tests.worlds.gang_oracle import DRIVER, LABELS, GangCluster, nearest, random_cluster, world_of
 from tests.worlds.gang_worlds import GangWorld
 
 TAINT = Taint("maintenance", effect="NoSchedule")

@@ -12,9 +12,8 @@ from extender.api.reasons import Code, Reason
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.serve.gangs.gang_plans import GangPlans
 from extender.serve.gangs.gang_state import FormingGang
-from tests.worlds.bind_slots_world import AdmissionAlone, commit, plan
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_fleet import Gangs, unfinished
+from tests.worlds.gang_fleet import AdmissionAlone, Gangs, commit, plan, unfinished
 from tests.worlds.gang_pods import NODES, bind_all, create_gang, delete, key, member, planned, reasons
 from tests.worlds.running_berth import berthing, claim, pod
 

@@ -12,7 +12,6 @@ from typing import Any, Self, cast
 import orjson
 import pytest
 from hypothesis import given
-from structlog.testing import capture_logs
 
 from extender.api.fields import lenient_loads
 from extender.api.pods import decode_pod
@@ -29,15 +28,16 @@ from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import Scrapes
-from tests.worlds.bad_values import spots
 from tests.worlds.fuzzing import (
     BAD_FIELDS,
     CRASHES,
     IS_LONG,
     OBJECTS,
+    InLoop,
     Json,
     damaged,
-    dropped,
+    every_field_wrong,
+    no_faults_logged,
     profile,
     replaced,
     unfolded,
@@ -204,57 +204,36 @@ def _says_its_own(body: bytes) -> bool:
     return isinstance(spec, dict) and spec.get("driver") == FABRIC_DRIVER and spec.get("nodeName") == "n1"
 
 
-def bodies_of(good: Json) -> list[bytes]:
-    """Every field replaced by bad texts, and every field left out."""
-    found = []
-    for number, spot in enumerate(spots(good)[1:]):
-        found += [replaced(good, spot, text) for text in BAD_FIELDS[number % SHARE :: SHARE]]
-        found.append(dropped(good, spot))
-    return found
-
-
-def no_bug(logs: list[Any]) -> None:
-    """No object showed a fault of Berth's own."""
-    assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs[
-        -3:
-    ]
-
-
 def test_every_kind_has_an_object() -> None:
     assert set(OBJECTS) == {kind.name for kind in KINDS.values()}
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_every_field_made_wrong(name: str) -> None:
-    with capture_logs() as logs:
+    with no_faults_logged():
         async with World(name) as world:
-            await world.feed(bodies_of(world.good))
-    no_bug(logs)
+            await world.feed(every_field_wrong(world.good, BAD_FIELDS, SHARE, 1))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_some_fields_and_bytes_made_wrong(name: str) -> None:
-    with asyncio.Runner() as runner:
-        world = World(name)
-        runner.run(world.__aenter__())
+    world = InLoop(World(name))
 
-        @profile()
-        @given(damaged(world.good, BAD_FIELDS).filter(_is_object))
-        def one(body: bytes) -> None:
-            runner.run(world.feed([body]))
+    @profile()
+    @given(damaged(world.made.good, BAD_FIELDS).filter(_is_object))
+    def one(body: bytes) -> None:
+        world.run(world.made.feed([body]))
 
-        with capture_logs() as logs:
-            one()
-        runner.run(world.__aexit__())
-    no_bug(logs)
+    with no_faults_logged():
+        one()
+    world.close()
 
 
 @pytest.mark.parametrize("case", CRASHES["watch"], ids=lambda case: f"{case['object']} {case['spot'][-1]}")
 async def test_former_crashes_stay_fixed(case: Json) -> None:
-    with capture_logs() as logs:
+    with no_faults_logged():
         async with World(case["object"]) as world:
             await world.feed([replaced(world.good, tuple(case["spot"]), unfolded(case["text"]))])
-    no_bug(logs)
 
 
 def _is_object(body: bytes) -> bool:

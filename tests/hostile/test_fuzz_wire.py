@@ -3,29 +3,28 @@ Berth's own shows, and nothing stays held. `make fuzz` runs it for long."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
-from structlog.testing import capture_logs
 
-from tests.worlds.bad_values import spots
 from tests.worlds.fuzzing import (
     BAD_TEXTS,
     BODIES,
     CRASHES,
     IS_LONG,
+    InLoop,
     Json,
     damaged,
-    dropped,
+    every_field_wrong,
+    no_faults_logged,
     profile,
     replaced,
     unfolded,
 )
-from tests.worlds.running_berth import Berthing, berthing, claim
+from tests.worlds.running_berth import berthing, claim
 
 QUESTIONS = [(verb, name) for name, one in BODIES.items() for verb in one["verbs"]]
 SHARE = 1 if IS_LONG else 2  # every so many texts in place of each field, others for the next field
@@ -33,22 +32,16 @@ MAX_TOLD_BYTES = 1000  # bytes of an error
 
 
 class World:
-    """A Berth on an embedded cluster; the test owns its loop, so that hypothesis can call in between."""
+    """A Berth on an embedded cluster."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._berthing = berthing({"n1": "t4-4", "n2": "dgx1-v100"})
-        self.berth: Berthing = self._runner.run(self._berthing.__aenter__())
-        for obj in (claim("c"), claim("d", 2)):
-            self.berth.cluster.apply(obj)
-        self._runner.run(self.berth.settled())
-
-    def close(self) -> None:
-        self._runner.run(self._berthing.__aexit__(None, None, None))
-        self._runner.close()
+        self._loop = InLoop(berthing({"n1": "t4-4", "n2": "dgx1-v100"}))
+        self.berth, self.close = self._loop.made, self._loop.close
+        self._loop.run(self.berth.create(claim("c"), claim("d", 2)))
 
     def ask(self, verb: str, body: bytes) -> tuple[int, bytes]:
-        return self._runner.run(self._ask(f"/{verb}", body))
+        found: tuple[int, bytes] = self._loop.run(self._ask(f"/{verb}", body))
+        return found
 
     async def _ask(self, path: str, body: bytes) -> tuple[int, bytes]:
         sent: list[Json] = []
@@ -140,24 +133,13 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(autouse=True)
 def no_bug() -> Iterator[None]:
-    with capture_logs() as logs:
+    with no_faults_logged():
         yield
-    bugs = [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")]
-    assert not bugs, bugs[-3:]
-
-
-def bodies_of(good: Json) -> list[bytes]:
-    """Every field replaced by bad texts, and every field left out."""
-    found = [orjson.dumps(good)]
-    for number, spot in enumerate(spots(good)):
-        found += [replaced(good, spot, text) for text in BAD_TEXTS[number % SHARE :: SHARE]]
-        found += [dropped(good, spot)] if spot else []
-    return found
 
 
 @pytest.mark.parametrize(("verb", "name"), QUESTIONS)
 def test_every_field_made_wrong(world: World, verb: str, name: str) -> None:
-    for body in bodies_of(BODIES[name]["body"]):
+    for body in every_field_wrong(BODIES[name]["body"], BAD_TEXTS, SHARE):
         world.check(verb, body)
 
 

@@ -22,7 +22,7 @@ from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
 from extender.runtime.informers import watched_resources
-from tests.worlds.answering import success
+from tests.worlds.guarded_writes import success
 from tests.worlds.manifests import MANIFESTS, rules, script, spec_of
 from tests.worlds.source_code import facts
 

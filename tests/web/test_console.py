@@ -17,11 +17,11 @@ from extender.entry.console_process import run as run_console
 from extender.entry.listening import Pages
 from extender.policy import Policy
 from extender.sandbox import Cluster, listening, write_kubeconfig
-from tests.worlds.console_worlds import Serve, console, sandbox, serve
-from tests.worlds.eventually import HANG_SECONDS, answers, eventually
+from tests.worlds.applications import console, serve
+from tests.worlds.eventually import answers, eventually, in_background
 from tests.worlds.process_starter import start
-from tests.worlds.process_worlds import free_port, process
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.process_worlds import filtered, free_port, process
+from tests.worlds.running_berth import TWO_NODES, Serving, berthing, claim, client_at, cluster_of, pod
 
 Json = dict[str, Any]
 
@@ -59,13 +59,12 @@ def tried(cluster: Cluster, name: str, message: str) -> None:
 
 async def test_the_console_sees_the_decisions_of_serve() -> None:
     """By the API server alone: neither process knows an address of the other."""
-    cluster, pages = sandbox(), free_port()
+    cluster, pages = cluster_of(TWO_NODES), free_port()
     async with cluster.serving() as api, console(api, pages) as people, serve(cluster, api) as one:
         for name, count in (("p", 2), ("late", 5)):
-            cluster.apply(claim(name, count))
-            cluster.apply(pod(name, name))
-        node = (await one.filter("p"))[0]
-        assert await one.filter("late") == []
+            await one.create(claim(name, count), pod(name, name))
+        node = (await one.filter("p"))["NodeNames"][0]
+        assert not (await one.filter("late"))["NodeNames"]
         why = "0/2 nodes are available: 2 too few matching devices"
         tried(cluster, "late", why)
         assert await one.bind("p", node) == ""
@@ -91,15 +90,13 @@ async def test_the_console_sees_the_decisions_of_serve() -> None:
 
 async def test_a_restarted_console_explains_earlier_decisions() -> None:
     """From the annotations and claims of bound pods. The list of the page starts again."""
-    cluster, pages = sandbox(), free_port()
+    cluster, pages = cluster_of(TWO_NODES), free_port()
     async with cluster.serving() as api, serve(cluster, api) as one:
         for name in ("p", "q"):
-            cluster.apply(claim(name))
-            cluster.apply(pod(name, name))
-        cluster.apply(pod("other", "q", schedulerName="default-scheduler"))
-        cluster.apply(pod("no-devices"))
+            await one.create(claim(name), pod(name, name))
+        await one.create(pod("other", "q", schedulerName="default-scheduler"), pod("no-devices"))
         async with console(api, pages) as people:
-            assert await one.bind("p", (await one.filter("p"))[0]) == ""
+            assert await one.bind("p", (await one.filter("p"))["NodeNames"][0]) == ""
             first = await explained(people, "p", "decision")
         async with console(api, pages) as people:
             known = await explained(people, "p", "decision")
@@ -114,9 +111,27 @@ async def test_a_restarted_console_explains_earlier_decisions() -> None:
             assert unknown == "pod default/absent does not exist"
 
 
+async def test_the_decision_of_a_deleted_pod_is_not_told_for_a_new_one_of_its_name() -> None:
+    cluster, pages = cluster_of(TWO_NODES), free_port()
+    async with cluster.serving() as api, serve(cluster, api) as one, console(api, pages) as people:
+        await one.create(claim("p"), pod("p", "p"))
+        assert await one.bind("p", (await one.filter("p"))["NodeNames"][0]) == ""
+        await explained(people, "p", "decision")
+        for kind in ("pods", "resourceclaims"):
+            cluster.store.remove(kind, ("default", "p"))
+        cluster.apply(claim("p", 9))
+        cluster.apply(pod("p", "p"))
+
+        async def waits() -> bool:
+            found = (await people.get("/v1/explain/default/p")).json()
+            return found.get("outcome") == "refused" and "decision" not in found
+
+        await eventually(waits, "the new pod waits")
+
+
 async def test_the_policy_keeps_its_fields() -> None:
     """`berth policy status` and others read them."""
-    cluster, pages = sandbox(), free_port()
+    cluster, pages = cluster_of(TWO_NODES), free_port()
     async with cluster.serving() as api, console(api, pages) as people:
         status = (await people.get("/v1/policy")).json()
         assert set(status) == {"generation", "digest", "problem", "policy", "unmatched_products"}
@@ -125,15 +140,13 @@ async def test_the_policy_keeps_its_fields() -> None:
 
 async def test_two_processes(tmp_path: Path) -> None:
     """As they are deployed: `berth serve` and `berth console`, and a console that is killed."""
-    cluster, verbs, pages = sandbox(), free_port(), free_port()
+    cluster, verbs, pages = cluster_of(TWO_NODES), free_port(), free_port()
     (tmp_path / "policy.yaml").write_text("candidates: 1")
     policy = ("--policy", str(tmp_path / "policy.yaml"))
     people = ("console", "--listen", f"127.0.0.1:{pages}", "--policy-configmap", "berth-system/berth-policy", *policy)
     async with cluster.serving() as api, AsyncExitStack() as stack:
         write_kubeconfig(tmp_path, api)
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS, verify=False)
-        )
+        client = await stack.enter_async_context(client_at(f"http://127.0.0.1:{verbs}"))
         await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *policy))
         killed = start(*people, "--kubeconfig", str(tmp_path / "kubeconfig"))
         await answers(f"http://127.0.0.1:{verbs}/readyz", 200)
@@ -142,8 +155,9 @@ async def test_two_processes(tmp_path: Path) -> None:
         await asyncio.to_thread(killed.wait)
         cluster.apply(claim("p"))
         cluster.apply(pod("p", "p"))
-        one = Serve(None, client, cluster)  # type: ignore[arg-type]  # never read here
-        assert await one.bind("p", (await one.filter("p"))[0]) == "", "a dead console stops nothing"
+        one = Serving(cluster, None, client, api)  # type: ignore[arg-type]  # never read here
+        found = await filtered(client, verbs, {"Pod": one.pod("p"), "Nodes": None, "NodeNames": list(TWO_NODES)})
+        assert await one.bind("p", found["NodeNames"][0]) == "", "a dead console stops nothing"
         await stack.enter_async_context(process(tmp_path, *people))
         await answers(f"http://127.0.0.1:{pages}/v1/explain/default/p", 200, "bound")
         (tmp_path / "policy.yaml").write_text("candidates: many")
@@ -159,7 +173,7 @@ async def test_two_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/fleet", "/v1/explain/a/b", "/v1/nodes/a", "/v1/claims"])
 async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
-    cluster, pages = sandbox(), free_port()
+    cluster, pages = cluster_of(TWO_NODES), free_port()
 
     async def api(scope: Json, receive: Any, send: Any) -> None:
         if scope["path"].endswith("/resourceclaims"):
@@ -170,13 +184,9 @@ async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
 
     async with listening(api, "127.0.0.1", 0) as url:
         credentials = Credentials(url, None, lambda: None)
-        task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages))))
-        try:
+        async with in_background(run_console(credentials, Pages(("127.0.0.1", pages)))):
             await answers(f"http://127.0.0.1:{pages}{path}", 503, "berth is not ready, not listed yet: resourceclaims")
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            cluster.store.cut_watches()
+        cluster.store.cut_watches()
 
 
 @pytest.mark.parametrize("named", ["a/../../../services?limit=9", "a/..", "../p", "a/p?watch=1", "a/p#x"])

@@ -1,4 +1,4 @@
-"""Caches whose builds of NodeInfos are counted, or fail."""
+"""Caches whose builds of NodeInfos are counted, or fail, and whose freed devices are counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 
 from extender.allocation import Features, NodeInfo
 from extender.api.nodes import Node
-from extender.cache import ClusterCache
+from extender.cache import CacheListener, ClusterCache
 from extender.cache.node_infos import NodeInfoBuilder
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
@@ -54,6 +54,15 @@ def many_nodes() -> ClusterCache:
 def shared_slice(cache: ClusterCache) -> None:
     """A slice that all nodes see changes."""
     put(cache, device_slice("net", "net.example.com", [{"name": "d0"}], nodeName=None, allNodes=True))
+
+
+class Freed(CacheListener):
+    """Counts how often devices may have become free."""
+
+    count = 0
+
+    def freed(self) -> None:
+        self.count += 1
 
 
 async def most_in_a_turn(builder: CountingBuilder, ended: Callable[[], bool]) -> int:

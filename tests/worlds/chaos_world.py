@@ -21,10 +21,12 @@ from typing import Any
 
 import aiohttp
 
-from extender.sandbox import Cluster, Scheduler, carried_machines, listening, write_kubeconfig
-from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox import Cluster, Scheduler, listening, write_kubeconfig
+from extender.web.asgi import Answer
 from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.faulty_api import disturb
 from tests.worlds.process_starter import Started, start
+from tests.worlds.running_berth import cluster_of
 
 Json = dict[str, Any]
 NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
@@ -33,8 +35,8 @@ NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
 class Faults:
     """The API server behind this can lose replies, kill a process at a write, delay events and reject writes."""
 
-    def __init__(self, api: Any, seed: int) -> None:
-        self._api = api
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
         self._random = random.Random(seed)
         self.on_write: Callable[[str, str, str], bool] = lambda when, method, path: False  # True: the reply is lost
         self.conflicts = 0.0  # share of writes that meet a newer version
@@ -43,7 +45,6 @@ class Faults:
         self.down = False  # the server answers nothing but 503, as while it restarts
         self.writes = 0  # that came
         self.turned_away = 0  # requests while the server was down
-        self.cluster: Cluster | None = None
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -54,14 +55,14 @@ class Faults:
             await _refuse(send, 503)
             return
         if method == "GET":
-            await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
+            await self._cluster.api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
             return
         self.writes += 1
         if self._random.random() < self.rejections:
             await _refuse(send)
             return
         if self._random.random() < self.conflicts:
-            self._disturb(path)
+            disturb(self._cluster, path)
         if self.on_write("before", method, path):
             await _refuse(send)  # the sender is dead
             return
@@ -70,7 +71,7 @@ class Faults:
         async def keep(message: Json) -> None:
             replies.append(message)
 
-        await self._api(scope, receive, keep)
+        await self._cluster.api(scope, receive, keep)
         if self.on_write("after", method, path):
             await _refuse(send)
             return
@@ -85,28 +86,10 @@ class Faults:
 
         return late
 
-    def _disturb(self, path: str) -> None:
-        """Another client writes the claim: its version is not the one that Berth knows."""
-        assert self.cluster is not None
-        parts = path.split("/")
-        if "resourceclaims" in parts and len(parts) > parts.index("resourceclaims") + 1:
-            key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
-            if self.cluster.store.get("resourceclaims", key) is not None:
-                patch = {"metadata": {"annotations": {"disturbed": str(self._random.random())}}}
-                self.cluster.api.registry.patch(
-                    RESOURCES["resource.k8s.io", "resourceclaims"], key, patch, "", strategic=False
-                )
-
 
 async def _refuse(send: Any, status: int = 429) -> None:
     body = b'{"kind":"Status","status":"Failure","code":%d,"message":"not now"}' % status
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"retry-after", b"1"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await Answer(status, body, more=((b"retry-after", b"1"),)).to(send)
 
 
 class Berths:
@@ -191,11 +174,8 @@ def _start_in(checkout: Path, *words: str) -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterator[tuple[Cluster, Faults, Berths]]:
-    cluster = Cluster(bookmark_seconds=0.5)
-    for name, machine in (nodes or NODES).items():
-        cluster.add_node(name, carried_machines()[machine])
-    faults = Faults(cluster.api, seed)
-    faults.cluster = cluster
+    cluster = cluster_of(nodes or NODES)
+    faults = Faults(cluster, seed)
     with tempfile.TemporaryDirectory() as folder:
         async with listening(faults, "127.0.0.1", 0) as url:
             berths = Berths(url, Path(folder))

@@ -18,10 +18,10 @@ import orjson
 
 from extender.api.fields import Json
 from extender.api.protobuf import PROTOBUF, read_fields, write_fields
-from extender.sandbox.apiserver.api_server import ApiServer, Request, Scope, Send, request_of
-from extender.sandbox.apiserver.registry import Check, Registry, Resource, patched, unchecked
-from extender.sandbox.apiserver.status_errors import invalid
+from extender.sandbox.apiserver.api_server import ApiServer, Request, request_of
+from extender.sandbox.apiserver.registry import Check, Registry, Resource, invalid, patched, unchecked
 from extender.sandbox.apiserver.versioned_store import Key
+from extender.web.asgi import Answer, Scope, Send
 
 _KEY = re.compile(r'"(?:parameters|data)"\s*:\s*')
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
@@ -174,9 +174,7 @@ class ServerOfBytes(ApiServer):
             return
         request = request_of(scope)
         claim = encode(self.registry.get(request.resource, request.key))
-        headers = [(b"content-type", PROTOBUF.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": claim})
+        await Answer(200, claim, PROTOBUF.encode()).to(send)
 
 
 class RegistryOfBytes(Registry):

@@ -21,7 +21,7 @@ from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.wake import QueueingHints
 from tests.worlds.filled_caches import GPU_CLASS, put
-from tests.worlds.running_berth import claim
+from tests.worlds.running_berth import claim, status_in_use
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
 TICK = 0.0001  # seconds that each look at the clock takes: a piece of work looks at it once
@@ -95,15 +95,19 @@ class Fleet:
 
     def pod(self, namespace: str, *selectors: str, constraint: str = "", count: int = 1) -> Pod:
         """A pod with a claim, both known to the cache."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name, count)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        asked = self._claim(namespace, count)
         devices = asked["spec"]["devices"]
         devices["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": text}} for text in selectors]
         if constraint:
             devices["constraints"] = [{"matchAttribute": constraint}]
         return self._waiting(asked)
+
+    def _claim(self, namespace: str, count: int = 1) -> Json:
+        self.made += 1
+        name = f"p{self.made}"
+        asked = claim(name, count)
+        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        return asked
 
     def _waiting(self, asked: Json) -> Pod:
         put(self.cache, asked)
@@ -120,20 +124,14 @@ class Fleet:
 
     def large(self, namespace: str, count: int) -> Pod:
         """A pod whose claim has 100 KB of parameters for a driver."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name, count)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
-        parameters = {"text": name + "x" * 100_000}
+        asked = self._claim(namespace, count)
+        parameters = {"text": asked["metadata"]["name"] + "x" * 100_000}
         asked["spec"]["devices"]["config"] = [{"opaque": {"driver": "d", "parameters": parameters}}]
         return self._waiting(asked)
 
     def searching(self, namespace: str, requests: int) -> Pod:
         """A pod whose search tries all sets of so many devices on each node, and finds none."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        asked = self._claim(namespace)
         one = asked["spec"]["devices"]["requests"][0]["exactly"]
         names = [f"r{i}-{self.made}" for i in range(requests)]
         asked["spec"]["devices"] = {
@@ -169,12 +167,8 @@ def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str
     found = claim(name)
     notes = {"berth.dev/group": group} if group else {}
     found["metadata"] |= {"uid": f"uid-{name}", "annotations": notes}
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": f"other-{name}"}
-    found["status"] = {
-        "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}},
-        "reservedFor": [{"resource": "pods", "name": "runs", "uid": "runs"}] * users,
-    }
+    found["status"] = status_in_use([result], {f"runs-{number}": f"runs-{number}" for number in range(users)}, node)
     return found
 
 

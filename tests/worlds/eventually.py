@@ -1,10 +1,13 @@
-"""Waiting for a condition. The limits only end a test that hangs: a busy machine must not reach them."""
+"""Waiting for a condition, and work meanwhile. The limits only end a test that hangs: a busy machine must not reach
+them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
 
 import httpx
@@ -53,3 +56,14 @@ async def answers(url: str, status: int, words: str = "", **options: Any) -> Non
             return reply.status_code == status and words in reply.text
 
         await eventually(answered, lambda: f"{url} answers {status} {words}; the last answer was {last}")
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Meanwhile run a coroutine, which is cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -17,7 +17,7 @@ from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.policy import Policy
 from tests.worlds.eventually import eventually
 from tests.worlds.filled_caches import class_of_driver, device_slice
-from tests.worlds.running_berth import Berthing, pod
+from tests.worlds.running_berth import Berthing, pod, status_in_use
 
 
 async def run_pod(b: Berthing, name: str, claims: list[dict], annotations: dict[str, str] | None = None) -> str:
@@ -127,17 +127,10 @@ def held_claim(name: str, results: list[Json], group: str = "") -> Json:
     metadata: Json = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     if group:
         metadata["annotations"] = {GROUP_ANNOTATION: group}
-    status = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": name, "uid": f"pod-{name}"}],
-    }
+    status = status_in_use(results, {name: f"pod-{name}"})
     requests = [{"name": "r", "exactly": {"deviceClassName": GPU}}]
-    return {
-        "kind": "ResourceClaim",
-        "metadata": metadata,
-        "spec": {"devices": {"requests": requests}},
-        "status": status,
-    }
+    spec = {"devices": {"requests": requests}}
+    return {"kind": "ResourceClaim", "metadata": metadata, "spec": spec, "status": status}
 
 
 def asking(*requests: Json, constraints: Sequence[Json] = (), **annotations: str) -> list[Json]:

@@ -12,7 +12,7 @@ from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
 from tests.worlds.filled_caches import device_slice
 from tests.worlds.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
-from tests.worlds.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod, status_in_use
 
 NIC = "nic.example.com"
 
@@ -63,10 +63,7 @@ def occupy(
     obj["metadata"]["annotations"] = {"berth.dev/group": group} if group else {}
     devices = [f"{'gpu' if driver == GPU else 'nic'}-{i}" for i in range(first, first + count)]
     results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
-    obj["status"] = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": one, "uid": one} for one in pods or (name,)],
-    }
+    obj["status"] = status_in_use(results, {one: one for one in pods or (name,)})
     world.add_claim(obj)
 
 

@@ -174,7 +174,7 @@ class FaultyApi:
         if rejection is not None:
             return rejection
         if conflicts:
-            self._disturb(scope["path"])
+            disturb(self._cluster, scope["path"])
         messages: list[Json] = []
 
         async def send(message: Json) -> None:
@@ -183,22 +183,23 @@ class FaultyApi:
         await self._cluster.api(scope, _body(body), send)
         return Reply(messages[0]["status"], b"".join(one["body"] for one in messages[1:]))
 
-    def _disturb(self, path: str) -> None:
-        """Another client writes the claim: its version is not the one that Berth knows."""
-        parts = path.split("/")
-        if "resourceclaims" not in parts[:-1]:
-            return
-        key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
-        if self._cluster.store.get("resourceclaims", key) is not None:
-            change = {"metadata": {"annotations": {"disturbed": str(self._cluster.store.version)}}}
-            self._cluster.api.registry.patch(CLAIMS, key, change, "", strategic=False)
-
     def _serve(self, work: Any) -> asyncio.Task[Any]:
         """The server continues a request whose client has gone."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         return task
+
+
+def disturb(cluster: Cluster, path: str) -> None:
+    """Another client writes the claim: its version is not the one that Berth knows."""
+    parts = path.split("/")
+    if "resourceclaims" not in parts[:-1]:
+        return
+    key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
+    if cluster.store.get("resourceclaims", key) is not None:
+        change = {"metadata": {"annotations": {"disturbed": str(cluster.store.version)}}}
+        cluster.api.registry.patch(CLAIMS, key, change, "", strategic=False)
 
 
 def _scope(method: str, path: str, params: Mapping[str, str], content_type: str = "application/json") -> Json:

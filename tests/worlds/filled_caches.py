@@ -16,7 +16,7 @@ from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, requirements_of
 from extender.topology.agent_slices import read_fabric
 
@@ -56,9 +56,13 @@ def machine_nodes(**machines: str) -> ClusterCache:
     """Nodes with the GPUs of carried machines, and with the data of their agents."""
     cache = ClusterCache()
     for node, name in machines.items():
-        machine = carried_machines()[name]
-        put(cache, node_object(node, machine, {}), gpu_slice(node, machine), fabric_slice(node, machine))
+        add_machine(cache, node, carried_machines()[name])
     return cache
+
+
+def add_machine(cache: ClusterCache, node: str, machine: Machine, **labels: str) -> None:
+    """A node with the GPUs of a machine, and with the data of its agent."""
+    put(cache, node_object(node, machine, labels), gpu_slice(node, machine), fabric_slice(node, machine))
 
 
 def fabric_at(cache: ClusterCache, node: str = "n1") -> Any:

@@ -1,22 +1,27 @@
-"""Shared parts of the fuzzers: the length of their runs, and JSON with one wrong part.
+"""Shared parts of the fuzzers: the length of their runs, a world in a loop of its own, and JSON with one wrong part.
 
 BERTH_FUZZ is how many examples a fuzzer draws; `make fuzz` sets it. Without it runs are short and equal each time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 import yaml
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tests.worlds.bad_values import spots
 
+T = TypeVar("T")
 Json = dict[str, Any]
 Spot = tuple[str | int, ...]
 
@@ -54,6 +59,30 @@ def profile(share: float = 1.0) -> settings:
     )
 
 
+class InLoop(Generic[T]):
+    """What a context manager makes, in a loop of its own, so that hypothesis can call in between."""
+
+    def __init__(self, making: AbstractAsyncContextManager[T]) -> None:
+        self._runner, self._making = asyncio.Runner(), making
+        self.made = self.run(making.__aenter__())
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        self.run(self._making.__aexit__(None, None, None))
+        self._runner.close()
+
+
+@contextmanager
+def no_faults_logged() -> Iterator[None]:
+    """Nothing is logged meanwhile as an error or with a traceback."""
+    with capture_logs() as logs:
+        yield
+    faults = [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")]
+    assert not faults, faults[-3:]
+
+
 def unfolded(text: str) -> bytes:
     r"""«a*3» is aaa, \xNN is a byte."""
     expanded = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
@@ -73,6 +102,16 @@ def dropped(value: Any, spot: Spot) -> bytes:
     else:
         kept = [inner for position, inner in enumerate(kept) if position != spot[-1]]
     return orjson.dumps(_put(value, spot[:-1], kept))
+
+
+def every_field_wrong(value: Any, texts: tuple[bytes, ...], share: int, first: int = 0) -> list[bytes]:
+    """The value with every field replaced by bad texts, and with every field left out. `share`: every so many of the
+    texts in place of each field, others for the next field; `first`: 1 leaves out the value itself."""
+    found = []
+    for number, spot in enumerate(spots(value)[first:]):
+        found += [replaced(value, spot, text) for text in texts[number % share :: share]]
+        found += [dropped(value, spot)] if spot else []
+    return found
 
 
 @st.composite

@@ -1,4 +1,6 @@
-"""A fleet with a gang scheduler, whose clock advances with each reading."""
+"""Gang schedulers without an API server: on a fleet whose clock advances with each reading; on one whose clock the test
+sets, for pods without devices; and their parts alone.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,40 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.fleet import Fleet as WatchedFleet
+from extender.allocation import Features
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
-from extender.api.pods import Pod
+from extender.api.pods import Pod, decode_pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang
+from extender.gangs.gang_problem import GangPlan
+from extender.serve.filter import FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Members, Read
+from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.serve.gangs.gang_monitor import GangHints, GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import GangNeeds, GangTimer, GangTimers, PlannedGang, WaitsForGang
+from extender.serve.gangs.gang_state import FormingGang, GangNeeds, GangTimer, GangTimers, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import Fleet
 
 
 async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
     return {}
+
+
+def scheduled(
+    cache: ClusterCache,
+    filter_service: FilterService,
+    planning: GangPlanning,
+    sink: FilterSink,
+    clock: Callable[[], float],
+    slots: SlotLimits | None = None,
+) -> tuple[GangScheduler, GangMonitor]:
+    """A gang scheduler with its monitor."""
+    gangs = GangScheduler(cache, filter_service, planning, no_bound_members, sink, clock, slots=slots)
+    return gangs, GangMonitor(gangs, cache, sink, clock)
 
 
 class CountedPlanning(GangPlanning):
@@ -48,9 +68,7 @@ class Gangs(Fleet):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.planning = planning = self.planning_class(self.cache, self.filter_service)
-        sink = self.sink
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, no_bound_members, sink, self.clock)
-        self.monitor = GangMonitor(self.gangs, self.cache, sink, self.clock)
+        self.gangs, self.monitor = scheduled(self.cache, self.filter_service, planning, self.sink, self.clock)
         self.hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
 
     def gang(self, name: str, size: int) -> list[Pod]:
@@ -96,3 +114,75 @@ class BoundMembersAlone(BoundMembers):
         """Do what is due, and read the namespaces that are due, all at a time."""
         self.due()
         await asyncio.gather(*(self.read(namespace, keys, done) for namespace, keys in self.take_due().items()))
+
+
+# -- gangs of pods without devices ---------------------------------------------------------------------------------
+
+
+def gang_member(fleet: WatchedFleet, namespace: str, group: str, name: str, minimum: int = 2) -> Pod:
+    notes = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "annotations": notes}
+    obj = {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler"}}
+    fleet.apply("pods", f"{namespace}/{name}", obj)
+    return decode_pod(obj)
+
+
+class Requeues(FilterSink):
+    """Notes the calls that requeue pods."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+        super().__init__(lambda: self.times.append("fits"))
+
+
+class AdmissionAlone(GangAdmission):
+    """An admission queue without a cluster, and without a monitor, which does what is due."""
+
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
+        cache, self.timers, self.requeues, self._now = ClusterCache(Features()), GangTimers(), Requeues(), clock
+        bound = BoundMembers(cache, no_bound_members, self.timers, clock)
+        super().__init__(cache, bound, self.timers, clock, self.requeues.fits, limits=limits)
+
+    def expire(self) -> bool:
+        """Do what is due. Returns whether kube-scheduler was told to retry."""
+        self.requeues.times.clear()
+        effects = {
+            GangTimer.PREEMPTIBLE: self.preemptible,
+            GangTimer.PAUSE_END: self.pause_ended,
+            GangTimer.POSITION_LOST: self.position_lost,
+        }
+        for kind, key in self.timers.due(self._now()):
+            effects[kind](key)
+        return bool(self.requeues.times)
+
+
+def plan(key: GroupKey, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
+    """A gang with a plan, whose pods need no devices. The first few members arrived at bind, or all are bound."""
+    uids = [f"u{i}" for i in range(size)]
+    planned = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
+    found = FormingGang(key, planned, size, since, since, 1000.0, since)
+    for uid in uids if bound else uids[:arrived]:
+        found.arrive(uid, "n0", since)
+    if bound:
+        commit(found)
+        for uid in uids:
+            found.bind(uid)
+    return found
+
+
+def commit(forming: FormingGang) -> None:
+    """All members have written their claims."""
+    for uid in forming.planned.members:
+        forming.write(uid, forming.progress_at)
+
+
+def watched_gangs(
+    fleet: WatchedFleet, limits: SlotLimits, sink: FilterSink | None = None
+) -> tuple[GangScheduler, GangMonitor]:
+    """A gang scheduler with its monitor. Their clock is that of the fleet."""
+
+    def clock() -> float:
+        return fleet.now
+
+    planning = GangPlanning(fleet.cache, fleet.filter_service)
+    return scheduled(fleet.cache, fleet.filter_service, planning, sink or FilterSink(), clock, limits)

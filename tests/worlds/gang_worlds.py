@@ -11,11 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from extender.allocation import Features, Snapshot
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
-from extender.api.resource_claims import Result, decode_claim
+from extender.api.resource_claims import Result
 from extender.api.resource_slices import Slice, SliceDecoder
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cache import ClusterCache
@@ -28,7 +26,8 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, NodePreference, PodRequirements, RankingCache, requirements_of
-from tests.worlds.running_berth import Json, claim, pod
+from tests.worlds.filled_caches import class_of_driver, device_slice, put
+from tests.worlds.running_berth import Json, claim, pod, status_in_use
 
 CLIQUE, RACK, SPINE = Policy().group_levels
 GPU = "gpu.nvidia.com"
@@ -56,16 +55,15 @@ class GangWorld:
         self.add_class(GPU_CLASS)
 
     def add_class(self, obj: Json) -> None:
-        self.cache.apply_class(obj["metadata"]["name"], decode_class(obj))
+        put(self.cache, {"kind": "DeviceClass", **obj})
 
     def add_slice(self, obj: Json) -> None:
-        slice_ = _DECODER.decode(obj)
-        self.cache.apply_slice(slice_.name, slice_)
+        put(self.cache, {"kind": "ResourceSlice", **obj})
 
     def add_node(self, name: str, machine: str = "", labels: dict[str, str] | None = None, busy: int = 0) -> None:
         """A node with the devices of a machine, the first few of them in use."""
         kind = carried_machines()[machine or "t4-4"]
-        self.cache.apply_node(name, decode_node(node_object(name, kind, labels or {})))
+        put(self.cache, node_object(name, kind, labels or {}))
         for one in slices_of(name, machine) if machine else ():
             self.cache.apply_slice(one.name, one)
         if busy:
@@ -74,18 +72,13 @@ class GangWorld:
     def use(self, node: str, devices: Sequence[str], driver: str = GPU) -> None:
         """A claim of another pod on devices of a node's own pool."""
         obj = claim(f"held-{node}", len(devices))
-        obj["metadata"]["uid"] = f"held-{node}"
         results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
-        obj["status"] = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{node}"}],
-        }
+        obj["status"] = status_in_use(results, {"x": f"x-{node}"})
         self.add_claim(obj)
 
     def add_claim(self, obj: Json) -> None:
         obj["metadata"].setdefault("uid", obj["metadata"]["name"])
-        found = decode_claim(obj)
-        self.cache.apply_claim(found.key, found)
+        put(self.cache, {"kind": "ResourceClaim", **obj})
 
     def add_pod(self, name: str, *claims: str, **annotations: str) -> None:
         notes = {f"berth.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
@@ -236,9 +229,8 @@ def allocated(world: GangWorld, name: str, node: str, device: str, group: str = 
     """The claim of this name, allocated on a node, for a pod of a group."""
     obj = claim(name)
     obj["metadata"]["annotations"] = {"berth.dev/group": group}
-    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
     results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device}]
-    obj["status"] = {"allocation": {"devices": {"results": results}, "nodeSelector": selector}}
+    obj["status"] = status_in_use(results, {}, node)
     world.add_claim(obj)
 
 
@@ -248,9 +240,6 @@ def key(name: str) -> ObjectKey:
 
 def nets(world: GangWorld, number: int) -> None:
     """Devices that all nodes can use: with them the planner searches all nodes together."""
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
     devices = [{"name": f"net-{i}"} for i in range(number)]
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
-    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
-    expression = "device.driver == 'net.example.com'"
-    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+    world.add_slice(device_slice("net", "net.example.com", devices, nodeName=None, allNodes=True))
+    world.add_class(class_of_driver("net.example.com", "net"))

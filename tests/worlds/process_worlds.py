@@ -13,9 +13,10 @@ from pathlib import Path
 
 import httpx
 
-from extender.sandbox import Cluster, carried_machines, write_kubeconfig
+from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.eventually import answers, eventually
 from tests.worlds.process_starter import ROOT, Started, start
+from tests.worlds.running_berth import TWO_NODES, cluster_of
 
 
 def free_port() -> int:
@@ -47,9 +48,7 @@ async def process(folder: Path, *words: str, shell: str = "") -> AsyncIterator[S
 @asynccontextmanager
 async def sandbox(folder: Path) -> AsyncIterator[Cluster]:
     """Two nodes, and a kubeconfig in the folder."""
-    cluster = Cluster()
-    for name in ("n1", "n2"):
-        cluster.add_node(name, carried_machines()["t4-4"])
+    cluster = cluster_of(TWO_NODES, 5.0)
     async with cluster.serving() as api:
         write_kubeconfig(folder, api)
         yield cluster

@@ -10,6 +10,7 @@ from typing import Any, cast
 from extender.cluster import ApiClient, Credentials, Delays, Reflector, WatchedResource
 from extender.cluster.reflector import Timing
 from extender.sandbox import listening
+from tests.worlds.eventually import in_background
 
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
 
@@ -43,12 +44,8 @@ class FakeClient:
 
 @asynccontextmanager
 async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
-    task = asyncio.create_task(reflector.run())
-    try:
+    async with in_background(reflector.run()):
         yield reflector
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

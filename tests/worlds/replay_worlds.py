@@ -10,7 +10,7 @@ from extender.replay.placers import Rule
 from extender.sandbox import Cluster, MachineNode, parse_nodes
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.eventually import eventually
-from tests.worlds.sandbox_worlds import served
+from tests.worlds.running_berth import served
 
 T = TypeVar("T")
 Placed = Mapping[str, tuple[str, tuple[str, ...]]]

@@ -1,8 +1,9 @@
-"""A sandbox cluster with Berth in front of it, over real HTTP."""
+"""A sandbox cluster with Berth in front of it, over real HTTP, perhaps with the sandbox's scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
 from extender.policy import Policy
-from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.serve import no_span
 from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
@@ -25,10 +26,11 @@ from extender.web.console import console_app
 from extender.web.console.console_app import ConsoleApp
 from extender.web.console.console_routes import routes
 from extender.web.serve_app import ServeApp
-from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.eventually import HANG_SECONDS, eventually, in_background
 from tests.worlds.skipping_loop import clock as default_clock
 
 Json = dict[str, Any]
+TWO_NODES = {"n1": "t4-4", "n2": "t4-4"}
 
 
 @dataclass
@@ -168,6 +170,18 @@ def _hidden(change: Any) -> bool:
     return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
 
 
+def cluster_of(nodes: Mapping[str, str], bookmark_seconds: float = 0.5) -> Cluster:
+    """A sandbox cluster; nodes: name to machine."""
+    cluster = Cluster(bookmark_seconds=bookmark_seconds)
+    for name, machine in nodes.items():
+        cluster.add_node(name, carried_machines()[machine])
+    return cluster
+
+
+def client_at(url: str, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False, **options)
+
+
 def patient(policy: Policy | None = None) -> Policy:
     """The policy with the largest budget of a call, unless it sets one: on a busy machine the default may be short."""
     policy = policy or Policy()
@@ -185,17 +199,14 @@ async def berthing(
 ) -> AsyncIterator[Berthing]:
     """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still; the
     default is skipping_loop.clock."""
-    cluster = Cluster(bookmark_seconds=bookmark_seconds)
-    for name, machine in nodes.items():
-        cluster.add_node(name, carried_machines()[machine])
+    cluster = cluster_of(nodes, bookmark_seconds)
     async with (
         cluster.serving() as api,
         _both(api, patient(policy), clock or default_clock()) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
-        headers = {"Content-Type": "application/json"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
+        async with client_at(url, headers={"Content-Type": "application/json"}) as client:
             yield Berthing(cluster, app, client, api, console.console)
 
 
@@ -205,6 +216,36 @@ async def one_node(*objects: Json) -> AsyncIterator[Berthing]:
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(*objects)
         yield b
+
+
+@asynccontextmanager
+async def scheduling(cluster: Cluster, extender: Any) -> AsyncIterator[Scheduler]:
+    """The scheduler, which asks the extender, an ASGI application, over HTTP."""
+    async with listening(extender, "127.0.0.1", 0) as url:
+        scheduler = Scheduler(cluster.store, url)
+        async with in_background(scheduler.run()):
+            yield scheduler
+
+
+@asynccontextmanager
+async def served(cluster: Cluster) -> AsyncIterator[tuple[str, Scheduler]]:
+    """The address of the API server, and the scheduler, which asks serve."""
+    async with cluster.serving() as api, both(api, patient(), clock=default_clock()) as (app, _):
+        await eventually(lambda: not app.service.informers.not_ready)
+        async with scheduling(cluster, app) as scheduler:
+            yield api, scheduler
+
+
+def drop_fields(cluster: Cluster, drop: Callable[[str, dict], None]) -> None:
+    """Let `drop(resource, object)` take fields out of each object that is stored, as a gate that is off does."""
+    put = cluster.store.put
+
+    def put_the_rest(resource: str, key: tuple[str, str], obj: dict) -> dict:
+        rest = copy.deepcopy(obj)
+        drop(resource, rest)
+        return put(resource, key, rest)
+
+    cluster.store.put = put_the_rest  # type: ignore[method-assign]  # in front of the store, as a gate is
 
 
 def binder_of(b: Serving, span: SpanFactory = no_span) -> Binder:
@@ -255,3 +296,17 @@ def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **sp
             **spec,
         },
     }
+
+
+def pinned(node: str) -> Json:
+    """The node selector of an allocation on this node."""
+    return {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
+
+
+def status_in_use(results: Sequence[Json], users: Mapping[str, str], node: str = "") -> Json:
+    """The status of a claim with these devices, perhaps on one node. `users`: pods, name to UID."""
+    allocation: Json = {"devices": {"results": list(results)}}
+    if node:
+        allocation["nodeSelector"] = pinned(node)
+    reserved = [{"resource": "pods", "name": name, "uid": uid} for name, uid in users.items()]
+    return {"allocation": allocation, "reservedFor": reserved}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from extender.api.fields import Json
 from tests.worlds.explain_worlds import held_claim
 from tests.worlds.filled_caches import class_of_driver, device_slice
+from tests.worlds.running_berth import status_in_use
 
 DRIVERS = {"g": "gpu.example.com", "k": "nic.example.com"}
 
@@ -33,9 +34,7 @@ def held(name: str, node: str, devices: str, *pods: str, asks: str = "") -> Json
     found = held_claim(name, results)
     found["apiVersion"] = "resource.k8s.io/v1"
     found["spec"] = claim(name, *(asks or [one[0] for one in devices.split()]))["spec"]
-    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    found["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [only]}
-    found["status"]["reservedFor"] = [{"resource": "pods", "name": one, "uid": f"uid-{one}"} for one in pods]
+    found["status"] = status_in_use(results, {one: f"uid-{one}" for one in pods}, node)
     return found
 
 

@@ -10,10 +10,11 @@ import httpx
 
 from extender.cluster import Delays
 from extender.runtime.supervisor import Supervisor
-from extender.sandbox import Cluster, carried_machines
+from extender.sandbox import Cluster
 from extender.web.serve_app import ServeApp
 from tests.worlds.applications import serve_application
 from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.running_berth import cluster_of
 
 QUICK = Delays(first=0.001, most=0.01)
 
@@ -62,8 +63,7 @@ class Breakable(Supervisor):
 @asynccontextmanager
 async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, ServeApp, httpx.AsyncClient]]:
     """The service without a console, and a client of it."""
-    cluster = Cluster(bookmark_seconds=0.5)
-    cluster.add_node("n1", carried_machines()["t4-4"])
+    cluster = cluster_of({"n1": "t4-4"})
     async with cluster.serving() as api, serve_application(api, supervisor=supervisor) as app:
         await eventually(lambda: not app.service.informers.not_ready)
         async with client_of(app) as client:

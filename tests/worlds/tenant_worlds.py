@@ -15,7 +15,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, extended, place
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import Berthing, Json, Serving, claim, one_node, pod
+from tests.worlds.running_berth import Berthing, Json, Serving, claim, one_node, pod, status_in_use
 
 PODS = RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -51,10 +51,7 @@ def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "ber
         patch(b, name, {"status": {"allocation": None, "reservedFor": None}}, "status")
     patch(b, name, {"metadata": {"annotations": {ALLOCATOR: writer}, "finalizers": [PROTECTION]}})
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
-    pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
-    entries = [{"resource": "pods", "name": one, "uid": uid_of(b, one)} for one in pods]
-    status = {"allocation": {"devices": {"results": [result]}, "nodeSelector": pinned}, "reservedFor": entries}
-    patch(b, name, {"status": status}, "status")
+    patch(b, name, {"status": status_in_use([result], {one: uid_of(b, one) for one in pods}, "n1")}, "status")
 
 
 async def allocated_twice(b: Serving, *claims: str, writer: str = "berth-of-before", reserved: bool = True) -> None:

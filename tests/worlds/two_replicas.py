@@ -18,7 +18,7 @@ from extender.serve import Service
 from tests.worlds.dra_worlds import extended
 from tests.worlds.faulty_api import CLAIMS, Faults
 from tests.worlds.faulty_world import NODES, Replica, World
-from tests.worlds.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod, status_in_use
 from tests.worlds.skipping_loop import in_virtual_time
 from tests.worlds.write_checker import devices_of, now, reserved_for, uses
 
@@ -145,11 +145,8 @@ class Allocator:
         if stored["metadata"].get("deletionTimestamp") or len(free) < count:
             return
         made = world.cluster.apply(pod(name, used, nodeName=""))
-        entry = {"resource": "pods", "name": name, "uid": made["metadata"]["uid"]}
         results = [dict(zip(("driver", "pool", "device"), d, strict=True), request="gpu") for d in free[:count]]
-        where = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [where]}}
-        status = {"allocation": allocation, "reservedFor": [entry]}
+        status = status_in_use(results, {name: made["metadata"]["uid"]}, node)
         world.cluster.api.registry.patch(CLAIMS, ("default", used), {"status": status}, "status", strategic=False)
         world.cluster.api.registry.bind(("default", name), {"target": {"name": node}})
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from extender.api.resource_slices import Attributes
 from extender.cel import ast
 from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
@@ -44,14 +43,6 @@ class PartlyReadable(dict[Any, Any]):
         raise EvalError(next(iter(self.problems.values())))
 
 
-def driver_name(frame: Frame) -> Any:
-    return frame[DRIVER]
-
-
-def allows_multiple(frame: Frame) -> Any:
-    return frame[DEVICE].allow_multiple
-
-
 def whole_device(frame: Frame) -> Any:
     """The device as the map that an expression sees."""
     return {
@@ -62,29 +53,18 @@ def whole_device(frame: Frame) -> Any:
     }
 
 
-def one_domain(kind: str, domain: str) -> Closure:
-    """device.attributes[domain] or device.capacity[domain]."""
-    domains = _DOMAINS[kind]
-    return lambda frame: domains(frame)[domain]
-
-
 def attribute(domain: str, name: str) -> Closure:
-    """device.attributes[domain].name. The closure raises EvalError where the device has no such attribute."""
+    """device.attributes[domain].name. The closure raises EvalError where CEL can read no such attribute."""
     key = f"{domain}/{name}"
 
     def read(frame: Frame) -> Any:
         attributes = frame[DEVICE].attributes
         position = attributes.schema.readable.get(key)
         if position is None:
-            raise _unread(attributes, key, name)
+            raise EvalError(attributes.schema.problems.get(key) or f"no such key: {name}")
         return attributes.values_[position]
 
     return read
-
-
-def _unread(attributes: Attributes, key: str, name: str) -> EvalError:
-    """The error of a read of an attribute that the device does not have, or that CEL cannot read."""
-    return EvalError(attributes.schema.problems.get(key) or f"no such key: {name}")
 
 
 def capacity(domain: str, name: str) -> Closure:
@@ -176,13 +156,16 @@ class DeviceBinding:
                 self.reads.add(path[0])
                 if test:
                     return Constant(True)
-                return driver_name if path[0] == "driver" else allows_multiple
+                if path[0] == "driver":
+                    return lambda frame: frame[DRIVER]
+                return lambda frame: frame[DEVICE].allow_multiple
             case ("attributes" | "capacity" as kind,):
                 self.reads.add(f"{kind}:*")
                 return Constant(True) if test else _DOMAINS[kind]
             case ("attributes" | "capacity" as kind, domain):
                 self.reads.add(f"{kind}:{domain}/*")
-                return Constant(True) if test else one_domain(kind, domain)
+                domains = _DOMAINS[kind]
+                return Constant(True) if test else lambda frame: domains(frame)[domain]
             case ("attributes" | "capacity" as kind, domain, name):
                 self.reads.add(f"{kind}:{domain}/{name}")
                 if test:

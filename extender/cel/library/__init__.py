@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extender.cel.library import conversions, lists, network, operators, resources, text, time
-from extender.cel.overloads import Library, Overload, Version
+from extender.cel.library import conversions, kubernetes, lists, operators, text, time
+from extender.cel.types import Library, Overload, Version
 
 
 def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) -> Library:
@@ -12,7 +12,7 @@ def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) 
     `includes` adds the function of that name, which has a feature gate. `all_versions` is for stored expressions: a
     newer API server may have accepted them.
     """
-    families = (operators, conversions, text, lists, time, resources, network)
+    families = (operators, conversions, text, lists, time, kubernetes)
     overloads = [one for family in families for one in family.OVERLOADS if all_versions or one.since <= version]
     if includes:
         overloads += lists.INCLUDES

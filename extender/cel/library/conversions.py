@@ -11,7 +11,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
-from extender.cel.overloads import function, member, plain
+from extender.cel.types import function, member, plain
 from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -30,7 +30,7 @@ _FALSE = frozenset({"false", "FALSE", "False", "F", "f", "0"})
 
 
 def int_of_double(value: float) -> int:
-    if math.isnan(value) or math.isinf(value) or not INT_MIN < value < INT_MAX:
+    if not INT_MIN < value < INT_MAX:  # also for NaN
         raise EvalError("integer overflow")
     return int(value)
 
@@ -48,9 +48,7 @@ def _int_of_uint(value: int) -> int:
 
 
 def _uint_of(value: float) -> UInt:
-    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
-        raise EvalError("unsigned integer overflow")
-    if value < 0 or value > UINT_MAX:
+    if not 0 <= value <= UINT_MAX:  # also for NaN
         raise EvalError("unsigned integer overflow")
     return UInt(value)
 
@@ -105,10 +103,6 @@ def string_of_bytes(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise EvalError("invalid UTF-8 in bytes, cannot convert to string") from error
-
-
-def _type_of(value: object) -> TypeValue:
-    return TypeValue(type_name(value))
 
 
 def _identity(value: object) -> object:
@@ -182,6 +176,6 @@ OVERLOADS = [
         conversion=True,
     ),
     *function("dyn", plain((t.A,), t.DYN, _identity), conversion=True),
-    *function("type", plain((t.A,), t.type_of(t.A), _type_of), conversion=True),
+    *function("type", plain((t.A,), t.type_of(t.A), lambda v: TypeValue(type_name(v))), conversion=True),
     *function("size", *(make((kind,), _I, len) for kind in _SIZED for make in (plain, member))),
 ]

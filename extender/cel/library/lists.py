@@ -11,7 +11,7 @@ from typing import Any
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
-from extender.cel.overloads import Version, function, member, plain
+from extender.cel.types import Version, function, member, plain
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
@@ -84,17 +84,13 @@ def _flatten(items: Sequence[object], depth: int = 1) -> list[object]:
     return found
 
 
-def _compare_keys(left: tuple[Any, Any], right: tuple[Any, Any]) -> int:
-    return _order(left[0], right[0])
-
-
 def sort_by(items: list[Any], keys: list[Any]) -> list[object]:
     if any(type(key) is not type(keys[0]) for key in keys[1:]):
         raise EvalError("list elements must have the same type")
     if keys and type(keys[0]) not in _COMPARABLE:
         raise EvalError("list elements must be comparable")
-    pairs = list(zip(keys, items, strict=True))
-    pairs.sort(key=functools.cmp_to_key(_compare_keys))
+    by_key = functools.cmp_to_key(_order)
+    pairs = sorted(zip(keys, items, strict=True), key=lambda pair: by_key(pair[0]))
     return [item for _, item in pairs]
 
 

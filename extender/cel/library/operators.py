@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.types import Overload, function, member, plain
 from extender.cel.values import (
     FIRST_NANOS,
     INT_MAX,
@@ -26,7 +26,6 @@ from extender.cel.values import (
     equal,
     key_of,
     named,
-    not_equal,
     require_hash,
     same,
 )
@@ -76,10 +75,6 @@ def _divide_double(a: float, b: float) -> float:
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     return a / b
-
-
-def _times_double(a: float, b: float) -> float:
-    return a * b
 
 
 def _order(test: Callable[[int, int], bool]) -> Callable[[object, object], bool]:
@@ -203,7 +198,7 @@ def _arithmetic() -> list[Overload]:
             "_*_",
             plain((_I, _I), _I, lambda a, b: int64(a * b)),
             plain((_U, _U), _U, lambda a, b: uint64(int(a) * int(b))),
-            plain((_D, _D), _D, _times_double),
+            plain((_D, _D), _D, operator.mul),
         ),
         *function(
             "_/_",
@@ -223,13 +218,13 @@ def _arithmetic() -> list[Overload]:
 
 def _comparison() -> list[Overload]:
     numbers = (_I, _U, _D)
-    same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
-    pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
+    others = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
+    pairs = [(x, x) for x in others] + [(x, y) for x in numbers for y in numbers]
     found: list[Overload] = []
     for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
         found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs))
     found += function("_==_", plain((t.A, t.A), t.BOOL, equal))
-    found += function("_!=_", plain((t.A, t.A), t.BOOL, not_equal))
+    found += function("_!=_", plain((t.A, t.A), t.BOOL, lambda a, b: not same(a, b)))
     return found
 
 

@@ -1,17 +1,23 @@
-"""Strings: the standard functions, cel-go's strings v2 with its format, Kubernetes' regex functions."""
+"""Strings: the standard functions, cel-go's strings v2 with its format, Kubernetes' regex functions.
+
+RE2 compiles regular expressions, and the expression pays for the work, also where RE2 refuses a pattern.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
+
+import re2
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.conversions import format_double, string_of_bytes
 from extender.cel.library.time import format_duration, format_timestamp
-from extender.cel.overloads import function, member, plain
+from extender.cel.types import function, member, plain
 from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, type_name
 
 # -- string.format, which writes numbers as en_US does ----------------------------------------------------------------
@@ -216,6 +222,75 @@ _MAKERS: dict[str, Callable[[object], str]] = {
 }
 
 
+# -- regular expressions ---------------------------------------------------------------------------------------------
+
+
+def _options(max_mem: int) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = max_mem
+    options.never_capture = True  # no function of CEL reads a group; groups make a search many times as long
+    return options
+
+
+# RE2 keeps its program and the states that its searches made within `max_mem`, and beside them the parsed pattern. Most
+# patterns fit into 32 KiB. 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions
+# such as (a{1000}){1000}.
+_OPTIONS = _options(32 * 1024), _options(256 * 1024)
+_REMEMBERED_LENGTH = 256  # characters of the longest remembered pattern
+# Bytes of the parsed pattern for each character, measured; in a pattern with Unicode classes, and in any other.
+_CLASS_CHARACTER_BYTES, _CHARACTER_BYTES = 2000, 100
+# Units of 50 ns, measured with generated patterns.
+_FLAT, _CHARACTER, _INSTRUCTION = 500, 50, 10
+_CLASS_CHARACTER = 1250  # in a pattern with Unicode classes such as \pL, which have hundreds of ranges
+_TOO_LARGE = 140_000  # RE2 fills its memory before it refuses the pattern
+_ESCAPE_SEQUENCES = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)  # Go does not have RE2's \C, a byte
+
+
+def compiled(pattern: str, pay: Callable[[int], None]) -> Any:
+    """The program of a pattern. `pay` takes the same units each time, so that no answer depends on what is remembered.
+
+    Raises EvalError with the message of RE2, and what `pay` raises.
+    """
+    pay(_FLAT + len(pattern) * (_CLASS_CHARACTER if _has_classes(pattern) else _CHARACTER))
+    compiling = _compiled if len(pattern) <= _REMEMBERED_LENGTH else _compiled.__wrapped__
+    program, problem, units = compiling(pattern)
+    pay(units)
+    if program is None:
+        raise EvalError(problem)
+    return program
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> tuple[Any, str, int]:
+    """(program, or None with RE2's message; the units that it took beside those for the length)."""
+    if "\\C" in (match.group() for match in _ESCAPE_SEQUENCES.finditer(pattern)):
+        return None, "error parsing regexp: invalid escape sequence: `\\C`", 0
+    problem = ""
+    for options in _OPTIONS:
+        try:
+            program = re2.compile(pattern, options)
+        except re2.error as error:
+            problem = f"error parsing regexp: {error.args[0].decode()}"
+            if "too large" not in problem:
+                return None, problem, 0
+        else:
+            re2.purge()  # its own cache would keep 128 patterns of any length
+            return program, "", _INSTRUCTION * program.programsize
+    return None, problem, _TOO_LARGE
+
+
+def bytes_of(program: Any) -> int:
+    """The most bytes that a program takes, after any number of searches."""
+    pattern = program.pattern
+    tree = len(pattern) * (_CLASS_CHARACTER_BYTES if _has_classes(pattern) else _CHARACTER_BYTES)
+    return int(program.options.max_mem) + tree
+
+
+def _has_classes(pattern: str) -> bool:
+    return "\\p" in pattern or "\\P" in pattern
+
+
 # -- the functions ---------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +305,7 @@ _QUOTED = str.maketrans(ESCAPES)
 
 
 def matches(text: str, program: Any) -> bool:
-    """Whether a text has a match; the caller compiles the pattern (see patterns.py)."""
+    """Whether a text has a match; the caller compiles the pattern."""
     return program.search(text) is not None
 
 
@@ -256,14 +331,14 @@ def _find_all(text: str, program: Any, limit: int = -1) -> Iterator[str | None]:
             return
 
 
-def _checked(text: str, at: int) -> int:
-    if not 0 <= at <= len(text):
-        raise EvalError(f"index out of range: {at}")
-    return at
+def _check(text: str, *positions: int) -> None:
+    for at in positions:
+        if not 0 <= at <= len(text):
+            raise EvalError(f"index out of range: {at}")
 
 
 def _char_at(text: str, at: int) -> str:
-    _checked(text, at)
+    _check(text, at)
     return text[at : at + 1]
 
 
@@ -286,8 +361,7 @@ def _begins_in(text: str, start: int) -> bool:
 
 def _substring(text: str, start: int, end: int | None = None) -> str:
     stop = len(text) if end is None else end
-    _checked(text, start)
-    _checked(text, stop)
+    _check(text, start, stop)
     if start > stop:
         raise EvalError(f"invalid substring range. start: {start}, end: {stop}")
     return text[start:stop]
@@ -304,18 +378,10 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     return text.split(separator, limit - 1 if limit > 0 else -1)
 
 
-def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
-    return text.replace(old, new, limit)
-
-
 def _join(items: list[str], separator: str = "") -> str:
     if not all(isinstance(item, str) for item in items):
         raise EvalError("no such overload")
     return separator.join(items)
-
-
-def _quote(text: str) -> str:
-    return f'"{text.translate(_QUOTED)}"'
 
 
 _S, _I = t.STRING, t.INT
@@ -332,11 +398,11 @@ OVERLOADS = [
     *function("lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of)),
     *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER))),
     *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER))),
-    *function("replace", member((_S, _S, _S), _S, _replace), member((_S, _S, _S, _I), _S, _replace)),
+    *function("replace", member((_S, _S, _S), _S, str.replace), member((_S, _S, _S, _I), _S, str.replace)),
     *function("split", member((_S, _S), _WORDS, _split), member((_S, _S, _I), _WORDS, _split)),
     *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring)),
     *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE))),
     *function("join", member((_WORDS,), _S, _join), member((_WORDS, _S), _S, _join)),
     *function("format", member((_S, t.list_of(t.DYN)), _S, format_string)),
-    *function("strings.quote", plain((_S,), _S, _quote)),
+    *function("strings.quote", plain((_S,), _S, lambda text: f'"{text.translate(_QUOTED)}"')),
 ]

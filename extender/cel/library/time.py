@@ -12,7 +12,7 @@ from functools import cache
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
-from extender.cel.overloads import Overload, function, member
+from extender.cel.types import Overload, function, member
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {

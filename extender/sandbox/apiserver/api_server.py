@@ -19,9 +19,9 @@ from extender.api_schema import field_faults
 from extender.base.text_limits import one_line
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
 from extender.sandbox.apiserver.object_rules import check_identity, check_object
-from extender.sandbox.apiserver.registry import RESOURCES, Check, Registry, Resource
-from extender.sandbox.apiserver.status_errors import ApiError, gone, not_found
+from extender.sandbox.apiserver.registry import RESOURCES, ApiError, Check, Registry, Resource, gone, not_found
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
+from extender.web.asgi import Answer, Receive, Scope, Send
 
 _FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
 
@@ -36,9 +36,6 @@ def in_version_of(resource: Resource, obj: Json) -> Json:
 
 
 _T = TypeVar("_T")
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
@@ -52,12 +49,7 @@ class ApiServer:
     reject the reply of a request that took effect.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        bookmark_seconds: float = _BOOKMARK_SECONDS,
-    ) -> None:
+    def __init__(self, store: ObjectStore, *, bookmark_seconds: float = _BOOKMARK_SECONDS) -> None:
         self.store = store
         self.registry = Registry(store)
         self.intercept: Intercept | None = None
@@ -74,46 +66,42 @@ class ApiServer:
             await _require_passed(self.intercept, method, path)
             await self._route(scope, content, send)
         except ApiError as error:
-            await _respond(send, error.code, error.body())
+            await _answer(error.code, error.body()).to(send)
 
     async def _route(self, scope: Scope, content: bytes, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if path in ("/version", "/healthz", "/readyz", "/livez"):
-            await _respond(send, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"})
+            await _answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"}).to(send)
             return
         if path == "/openapi/v2" and method == "GET":
-            await _respond_content(send, 200, OPENAPI_V2, OPENAPI_V2_TYPE)
+            await Answer(200, OPENAPI_V2, OPENAPI_V2_TYPE).to(send)
             return
         document = document_at(path.rstrip("/")) if method == "GET" else None
         if document is not None:
-            await _respond(send, 200, document)
+            await _answer(200, document).to(send)
             return
         request = request_of(scope)
-        counted = f"{method} {request.resource.name}"
+        resource, counted = request.resource, f"{method} {request.resource.name}"
         self.requests[counted] = self.requests.get(counted, 0) + 1
         if method == "GET" and request.is_watch:
             await self._watch(request, send)
             return
         warnings: list[str] = []
         if method == "GET":
-            code, answer = 200, self._get(request) if request.name else self._list(request)
+            code = 200
+            answer = _shown(request, self.registry.get(resource, request.key)) if request.name else self._list(request)
         else:
             code, answer = self._write(request, content, warnings)
         await _require_passed(self.intercept_reply, method, path)
-        await _respond(send, code, answer, warnings)
-
-    def _get(self, request: Request) -> Json:
-        return _shown(request, self.registry.get(request.resource, request.key))
+        await _answer(code, answer, warnings).to(send)
 
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
-            operations = _json_in(content, list, "a list")
-            return 200, self.registry.patch(
-                resource, key, operations, request.subresource, strategic=False, check=check
-            )
+            changes = _json_in(content, list, "a list")
+            return 200, self.registry.patch(resource, key, changes, request.subresource, strategic=False, check=check)
         strategic = method == "PATCH" and _is_strategic(request.content_type)
         body = self.body_of(request, content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
@@ -164,8 +152,7 @@ class ApiServer:
 
     def _check_of(self, request: Request) -> Check:
         """The check of an object that this request writes."""
-        namespace = self.store.get("namespaces", ("", request.key[0])) or {}
-        labels = (namespace.get("metadata") or {}).get("labels") or {}
+        labels = self.registry.labels(request.key[0])
         return lambda old, new: check_object(request.resource, old, new, labels)
 
     def _list(self, request: Request) -> Json:
@@ -317,30 +304,14 @@ def _json_in(content: bytes, kind: type[_T], words: str) -> _T:
     return found
 
 
-async def _respond(send: Send, status: int, body: Json, warnings: Sequence[str] = ()) -> None:
-    await _respond_content(send, status, orjson.dumps(body), "application/json", warnings)
-
-
-async def _respond_content(
-    send: Send, status: int, content: bytes, content_type: str, warnings: Sequence[str] = ()
-) -> None:
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(content)).encode())]
-    headers += [(b"warning", text.encode()) for text in warnings]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+def _answer(status: int, body: Json, warnings: Sequence[str] = ()) -> Answer:
+    return Answer(status, orjson.dumps(body), more=tuple((b"warning", text.encode()) for text in warnings))
 
 
 # -- one request: its resource, its selectors, unknown fields. Source of the last: pkg/endpoints/handlers ----
 
-_NO_CONTAINERS = "the sandbox runs no containers, so a pod has no"
-# Parts of a pod that only a node has, with the words for them.
-_OF_CONTAINERS = {
-    "log": f"{_NO_CONTAINERS} logs",
-    "exec": f"{_NO_CONTAINERS} process to run a command in",
-    "attach": f"{_NO_CONTAINERS} process to attach to",
-    "portforward": f"{_NO_CONTAINERS} ports",
-    "ephemeralcontainers": f"{_NO_CONTAINERS} process to debug",
-}
+_OF_CONTAINERS = ("log", "exec", "attach", "portforward", "ephemeralcontainers")  # what only a node has of a pod
+_NO_CONTAINERS = "the sandbox runs no containers, so a pod has no logs, no ports, and no process to run a command in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +368,7 @@ def request_of(scope: dict[str, Any]) -> Request:
 
 def _check_subresource(resource: Resource, subresource: str) -> None:
     if resource.kind == "Pod" and subresource in _OF_CONTAINERS:
-        raise ApiError(405, "MethodNotAllowed", _OF_CONTAINERS[subresource])
+        raise ApiError(405, "MethodNotAllowed", _NO_CONTAINERS)
     if subresource not in ("", "status", "binding", "finalize"):
         raise ApiError(404, "NotFound", f"the sandbox does not serve {resource.name}/{subresource}")
 

@@ -16,7 +16,7 @@ from extender.sandbox.apiserver.versioned_store import Json
 
 # kubectl reads this document before it validates the items of a List, in protobuf only. It has the version "2.0" and no
 # schemas, so kubectl leaves the validation of the items to the server too.
-OPENAPI_V2, OPENAPI_V2_TYPE = b"\n\x032.0", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+OPENAPI_V2, OPENAPI_V2_TYPE = b"\n\x032.0", b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 _NONE, _UNKNOWN = "<none>", "<unknown>"

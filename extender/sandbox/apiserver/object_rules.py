@@ -1,30 +1,38 @@
-"""What kube-apiserver refuses in an object of a user, beyond the claims' rules that every write keeps.
+"""What kube-apiserver refuses in an object of a user, beyond the claims' rules that every write keeps, and what Berth
+cannot read.
 
 Source: pkg/apis/core/validation, pkg/apis/batch/validation, pkg/apis/resource/validation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from extender.api.fields import Json, get, objects, quantity, string
+from extender.api.claim_specs import decode_claim_spec
+from extender.api.device_classes import decode_class
+from extender.api.fields import Json, get, inner, need, objects, quantity, string
+from extender.api.nodes import decode_node
+from extender.api.pods import decode_pod
+from extender.api.resource_slices import SliceDecoder
 from extender.api_schema import claim_spec, refused_in
 from extender.base.berth_errors import WireError
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
 from extender.lint import one_sentence
-from extender.sandbox.apiserver.metadata_rules import (
+from extender.sandbox.apiserver.pod_rules import (
+    EFFECTS,
+    POLICIES,
     Faults,
     invalid_value,
     of_label_key,
     of_label_value,
     of_labels,
     of_metadata,
+    of_pod,
+    of_pod_change,
+    one_of,
 )
-from extender.sandbox.apiserver.pod_rules import EFFECTS, POLICIES, of_pod, of_pod_change, one_of
-from extender.sandbox.apiserver.registry import Resource
-from extender.sandbox.apiserver.status_errors import ApiError, invalid
-from extender.sandbox.apiserver.validation import unreadable
+from extender.sandbox.apiserver.registry import ApiError, Resource, invalid
 from extender.scheduling.requirements import ADMIN_LABEL
 
 _MODES = ("NonIndexed", "Indexed")
@@ -186,3 +194,39 @@ def _of_selectors(one: Json, where: str) -> Faults:
         except CompileError as error:
             problem = f"compilation failed: {one_sentence(error).removeprefix('compilation failed: ')}"
             yield f"{at}.cel.expression", invalid_value(expression, problem)
+
+
+# -- whether Berth can read an object ------------------------------------------------------------------------
+
+
+def _spec(obj: Json) -> Json:
+    return inner(obj, "spec", "")
+
+
+_DECODERS: dict[str, Callable[[Json], object]] = {
+    "Pod": decode_pod,
+    "Node": decode_node,
+    "ResourceClaim": lambda obj: decode_claim_spec(_spec(obj), ".spec"),  # decode_claim marks what it cannot read
+    "ResourceClaimTemplate": lambda obj: decode_claim_spec(inner(_spec(obj), "spec", ".spec"), ".spec.spec"),
+    "DeviceClass": decode_class,
+    "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
+}
+
+
+def decode(obj: Json) -> None:
+    """Decode an object as Berth does. Raises WireError that names the field."""
+    need(inner(obj, "metadata", ""), "name", ".metadata")
+    kind = obj.get("kind")
+    if kind in _DECODERS:
+        _DECODERS[kind](obj)
+
+
+def unreadable(kind: str, obj: Json) -> tuple[str, str] | None:
+    """Return (field, problem) if Berth cannot decode an object."""
+    metadata = obj.get("metadata") or {}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    try:
+        decode({**obj, "kind": kind, "metadata": {**metadata, "name": name}})
+    except WireError as error:
+        return error.path.lstrip("."), error.problem
+    return None

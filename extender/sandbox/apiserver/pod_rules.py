@@ -1,26 +1,21 @@
-"""What kube-apiserver refuses in the spec of a pod, and in a change of it.
+"""What kube-apiserver refuses in the metadata of every object, in the spec of a pod, and in a change of that.
 
-Source: pkg/apis/core/validation. The sandbox has the rules that matter for the place of a pod. It runs no containers,
-and has none about their ports, environments and mounts.
+Source: apimachinery, pkg/api/validation/objectmeta.go and pkg/util/validation; pkg/apis/core/validation. The sandbox
+has the rules that matter for the place of a pod. It runs no containers, and has none about their ports, environments
+and mounts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from extender.api.fields import Json, get, objects, quantity, string
-from extender.base.text_limits import shown
-from extender.sandbox.apiserver.metadata_rules import (
-    Faults,
-    invalid_value,
-    of_label_key,
-    of_label_name,
-    of_label_value,
-    of_labels,
-    of_subdomain,
-    quoted,
-)
+from extender.api.object_meta import MAX_LABEL, MAX_SUBDOMAIN, is_label, is_label_value, is_subdomain
+from extender.base.text_limits import cut, shown
 
+_WITH_LABELS_AS_NAMES = ("Namespace", "Service")
+Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
 POLICIES = ("Always", "OnFailure", "Never")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _UNSATISFIABLE = ("DoNotSchedule", "ScheduleAnyway")
@@ -32,6 +27,83 @@ _MUTABLE = (
     "pod updates may change only `spec.containers[*].image`, `spec.initContainers[*].image`, "
     "`spec.activeDeadlineSeconds`, `spec.tolerations` (additions) and `spec.terminationGracePeriodSeconds`"
 )
+
+
+def quoted(value: object) -> str:
+    """A value as the API's messages have it: as JSON, of bounded length."""
+    return cut(json.dumps(value, ensure_ascii=False))
+
+
+def invalid_value(value: object, why: str) -> str:
+    """The words for a value that breaks a rule."""
+    return f"Invalid value: {quoted(value)}: {why}"
+
+
+def of_metadata(kind: str, metadata: Json, path: str = "metadata") -> Faults:
+    """Yield the faults of an object's metadata. Raises WireError for a value of a wrong type."""
+    name = string(metadata, "name", path)
+    if name and kind in _WITH_LABELS_AS_NAMES:
+        yield from of_label_name(name, f"{path}.name")
+    elif name:
+        yield from of_subdomain(name, f"{path}.name")
+    yield from of_labels(get(metadata, "labels", dict, path, {}), f"{path}.labels")
+    for key in get(metadata, "annotations", dict, path, {}):
+        yield from of_label_key(key, f"{path}.annotations", key.lower())
+
+
+def of_labels(labels: Json, path: str) -> Faults:
+    """The faults of labels, or of a selector by labels."""
+    for key, value in labels.items():
+        yield from of_label_key(key, path)
+        yield from of_label_value(value, path)
+
+
+def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
+    """The faults of a qualified name, as NAME or DOMAIN/NAME.
+
+    `checked` stands for that of an annotation, of which case does not matter.
+    """
+    domain, slash, name = (key if checked is None else checked).rpartition("/")
+    if "/" in domain:
+        yield path, invalid_value(key, "a valid label key is NAME or DOMAIN/NAME")
+    elif slash and not is_subdomain(domain):
+        yield path, invalid_value(key, "prefix part must be a lowercase RFC 1123 subdomain")
+    elif not name:
+        yield path, invalid_value(key, "name part must be non-empty")
+    elif len(name) > MAX_LABEL:
+        yield path, invalid_value(key, f"name part must be no more than {MAX_LABEL} bytes")
+    elif not is_label_value(name):
+        why = "name part must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+        yield path, invalid_value(key, why)
+
+
+def of_label_value(value: object, path: str) -> Faults:
+    """The faults of a label's value; values of another type than text are the schema's."""
+    if isinstance(value, str) and value:
+        why = "a valid label must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+        yield from _of_text(value, path, f"{MAX_LABEL} bytes", is_label_value, why)
+
+
+def of_label_name(name: str, path: str) -> Faults:
+    """The faults of a name that must be a DNS label."""
+    why = "a lowercase RFC 1123 label must have lower case letters, digits and '-' only"
+    yield from _of_text(name, path, f"{MAX_LABEL} characters", is_label, why)
+
+
+def of_subdomain(name: str, path: str) -> Faults:
+    """The faults of a name that must be a DNS subdomain."""
+    why = "a lowercase RFC 1123 subdomain must have lower case letters, digits, '-' and '.' only"
+    yield from _of_text(name, path, f"{MAX_SUBDOMAIN} characters", is_subdomain, why)
+
+
+def _of_text(text: str, path: str, most: str, is_valid: Callable[[str], bool], why: str) -> Faults:
+    if len(text) > int(most.split(maxsplit=1)[0]):
+        yield path, invalid_value(text, f"must be no more than {most}")
+    elif not is_valid(text):
+        yield path, invalid_value(text, why)
+
+
+# -- pods --------------------------------------------------------------------------------------------------------
 
 
 def of_pod(spec: Json, path: str) -> Faults:

@@ -1,22 +1,65 @@
-"""The resources that the sandbox serves, and the rules of writing that all of them share, with their patches."""
+"""The resources that the sandbox serves, and the rules of writing that all of them share, with their patches.
+
+Source of the rules about claims: pkg/apis/resource/validation.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from extender.api.fields import Json
-from extender.api.object_meta import is_subdomain
+from extender.api.object_meta import MAX_LABEL, is_label, is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
+from extender.api_schema import refused_in, request_names
+from extender.base.berth_errors import WireError
 from extender.cluster import now_rfc3339
-from extender.sandbox.apiserver import validation
-from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
+from extender.scheduling.requirements import ADMIN_LABEL
+
+
+class ApiError(Exception):
+    """An HTTP status with a Kubernetes Status body."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        self.code = code
+        self.reason = reason
+        self.message = message
+        super().__init__(message)
+
+    def body(self) -> Json:
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+
+
+def not_found(resource: str, name: str) -> ApiError:
+    return ApiError(404, "NotFound", f'{resource} "{name}" not found')
+
+
+def conflict(resource: str, name: str, why: str) -> ApiError:
+    return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
+
+
+def invalid(resource: str, name: str, why: str) -> ApiError:
+    return ApiError(422, "Invalid", f'{resource} "{name}" is invalid: {why}')
+
+
+def gone(version: int) -> ApiError:
+    return ApiError(410, "Expired", f"too old resource version: {version}")
+
 
 _PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vowels
@@ -129,11 +172,8 @@ class Registry:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
         if prefix and not is_subdomain(prefix.removesuffix("-")):
-            raise invalid(
-                resource.qualified_kind,
-                prefix,
-                f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required",
-            )
+            problem = f"Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required"
+            raise invalid(resource.qualified_kind, prefix, f"metadata.generateName: {problem}")
         name = metadata.get("name") or self._generated(prefix)
         if not name:
             problem = "metadata.name: Required value: name or generateName is required"
@@ -146,7 +186,7 @@ class Registry:
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
         check(None, stored)
-        validation.check_spec(resource.name, stored)
+        _check_spec(resource.name, stored)
         if resource.name in _WITH_STATUS:
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
         return self.store.put(resource.table, key, stored)
@@ -225,7 +265,7 @@ class Registry:
         if subresource == "status":
             written = {**old, "status": new.get("status") or {}}
             if resource.name == "resourceclaims":
-                validation.check_status(old, written, self._labels(key[0]))
+                _check_status(old, written, self.labels(key[0]))
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
             check(old, written)
@@ -244,18 +284,16 @@ class Registry:
         """
         name, current = old["metadata"]["name"], old["metadata"]
         if metadata.get("resourceVersion") and metadata["resourceVersion"] != current["resourceVersion"]:
-            raise conflict(
-                resource.qualified_name,
-                name,
-                "the object has been modified; please apply your changes to the latest version and try again",
-            )
+            why = "the object has been modified; please apply your changes to the latest version and try again"
+            raise conflict(resource.qualified_name, name, why)
         if metadata.get("uid") and metadata["uid"] != current["uid"]:
             if is_patch:
                 why = f"metadata.uid: Invalid value: {json.dumps(metadata['uid'])}: field is immutable"
                 raise invalid(resource.qualified_kind, name, why)
             raise conflict(resource.qualified_name, name, "Precondition failed: UID in precondition does not match")
 
-    def _labels(self, namespace: str) -> dict[str, str]:
+    def labels(self, namespace: str) -> dict[str, str]:
+        """The labels of a namespace."""
         found = self.store.get("namespaces", ("", namespace)) or {}
         return (found.get("metadata") or {}).get("labels") or {}
 
@@ -279,6 +317,95 @@ def _same(new: Json, old: Json) -> bool:
     return without_version(new) == without_version(old)
 
 
+# -- what kube-apiserver 1.36 refuses in a new claim, or in the status of one --------------------------------------
+
+_GROUP = "resource.k8s.io"
+_MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _check_spec(resource: str, obj: Json) -> None:
+    """Raise ApiError if a new claim or template has a value that no API server accepts."""
+    if resource not in ("resourceclaims", "resourceclaimtemplates"):
+        return
+    try:
+        fault = next(refused_in(obj), None)
+    except WireError as error:
+        raise ApiError(400, "BadRequest", str(error)) from error
+    if fault is not None:
+        raise invalid(f"{obj['kind']}.{_GROUP}", obj["metadata"]["name"], f"{fault.where}: {fault.problem}")
+
+
+def _check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:
+    """Raise ApiError if a write to the status subresource is invalid."""
+    before, after = old.get("status") or {}, new.get("status") or {}
+    allocation = after.get("allocation")
+    if before.get("allocation") is not None and allocation is not None and before["allocation"] != allocation:
+        raise _bad(new, "status.allocation", f"Invalid value: {json.dumps(allocation)}: field is immutable")
+    _check_reservations(new, before.get("reservedFor") or [], after)
+    if allocation is not None and before.get("allocation") is None:
+        _check_allocation(new, allocation, namespace_labels)
+
+
+def _check_reservations(new: Json, before: list[Json], after: Json) -> None:
+    reserved = after.get("reservedFor") or []
+    if reserved and after.get("allocation") is None:
+        raise _bad(new, "status.reservedFor", "may not be specified when `allocated` is not set")
+    uids = [entry.get("uid") for entry in reserved]
+    if len(set(uids)) < len(uids):
+        raise _bad(new, "status.reservedFor", "duplicate uid")
+    if len(uids) > _MAX_RESERVED:
+        raise _bad(new, "status.reservedFor", f"must have at most {_MAX_RESERVED} items")
+    for position, entry in enumerate(reserved):
+        for field in ("uid", "name", "resource"):
+            if not entry.get(field):
+                raise _bad(new, f"status.reservedFor[{position}].{field}", "Required value")
+    added = set(uids) - {entry.get("uid") for entry in before}
+    if added and new["metadata"].get("deletionTimestamp"):
+        raise _bad(new, "status.reservedFor", "new entries may not be added while `deletionTimestamp` is set")
+
+
+def _check_allocation(new: Json, allocation: Json, namespace_labels: dict[str, str]) -> None:
+    devices = allocation.get("devices") or {}
+    results, config = devices.get("results") or [], devices.get("config") or []
+    for field, items, most in (("results", results, _MAX_RESULTS), ("config", config, _MAX_CONFIG)):
+        if len(items) > most:
+            raise _bad(new, f"status.allocation.devices.{field}", f"must have at most {most} items")
+    known = request_names((new.get("spec") or {}).get("devices") or {}, "")
+    for position, result in enumerate(results):
+        _check_result(new, f"status.allocation.devices.results[{position}]", result, known, namespace_labels)
+    for position, entry in enumerate(config):
+        path = f"status.allocation.devices.config[{position}]"
+        if entry.get("source") not in ("FromClass", "FromClaim"):
+            raise _bad(new, f"{path}.source", "Unsupported value")
+        if not (entry.get("opaque") or {}).get("driver"):
+            raise _bad(new, f"{path}.opaque", "Required value")
+
+
+def _check_result(new: Json, path: str, result: Json, known: Collection[str], namespace_labels: dict[str, str]) -> None:
+    if result.get("request") not in known:
+        raise _bad(new, f"{path}.request", f"Invalid value: {result.get('request')!r}: must be a request of the claim")
+    for field, is_valid in (("driver", is_subdomain), ("device", is_label)):
+        value = str(result.get(field) or "")
+        if not is_valid(value) or len(value) > MAX_LABEL:
+            raise _bad(new, f"{path}.{field}", f"Invalid value: {value!r}")
+    if not all(map(is_subdomain, str(result.get("pool") or "").split("/"))):
+        raise _bad(new, f"{path}.pool", f"Invalid value: {result.get('pool')!r}")
+    share = result.get("shareID")
+    if share is not None and not _UUID.fullmatch(str(share)):
+        raise _bad(new, f"{path}.shareID", f"Invalid value: {share!r}: must be a lowercase UUID")
+    wanted, failing = result.get("bindingConditions") or [], result.get("bindingFailureConditions") or []
+    if bool(wanted) != bool(failing) or max(len(wanted), len(failing)) > _MAX_CONDITIONS:
+        raise _bad(new, f"{path}.bindingConditions", "binding and failure conditions come together, at most 4 each")
+    if result.get("adminAccess") and namespace_labels.get(ADMIN_LABEL) != "true":
+        why = f"admin access requires the `{ADMIN_LABEL}: true` label on the namespace"
+        raise ApiError(403, "Forbidden", f"{path}.adminAccess: {why}")
+
+
+def _bad(claim: Json, field: str, why: str) -> ApiError:
+    return invalid(f"ResourceClaim.{_GROUP}", claim["metadata"]["name"], f"{field}: {why}")
+
+
 # -- merge patch, a part of JSON patch, and strategic merge patch --------------------------------------------
 
 
@@ -293,9 +420,9 @@ def patched(target: Json, change: Json | list[Json], *, strategic: bool) -> Json
 def merge_patch(target: Any, patch: Any) -> Any:
     """Return the target after a JSON merge patch (RFC 7396). As the API server's, it drops nulls within lists, too."""
     if not isinstance(patch, dict):
-        return (
-            [merge_patch(None, item) if item is not None else None for item in patch] if type(patch) is list else patch
-        )
+        if type(patch) is not list:
+            return patch
+        return [merge_patch(None, item) if item is not None else None for item in patch]
     base = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:

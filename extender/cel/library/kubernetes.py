@@ -1,21 +1,88 @@
-"""ip(), cidr(), url() and the named formats."""
+"""What k8s.io/apiserver adds: quantity() and semver(), ip() and cidr(), url() and the named formats."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import ipaddress
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
 from extender.api.object_meta import LABEL, MAX_LABEL, MAX_SUBDOMAIN, SUBDOMAIN
+from extender.api.quantity import Quantity, add, from_int, parse_quantity
+from extender.api.semver import Semver, parse_semver
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.time import parse_timestamp
-from extender.cel.overloads import Overload, function, member, plain, succeeds
-from extender.cel.values import NONE, Cidr, Format, Optional, Url, weighed
+from extender.cel.types import Overload, function, member, plain, succeeds
+from extender.cel.values import INT_MAX, NONE, Cidr, Format, Optional, Url, weighed
+
+_DIGITS = tuple("0123456789")
+_NO_DIGITS = re.compile(r"^([+-]?)(?![-+0-9]|\.[0-9]|\.?[PE]i$)")
+
+
+def quantity(text: str) -> Quantity:
+    """As the reference parses it: a text without digits, such as 'Gi', is 0."""
+    try:
+        return parse_quantity(_NO_DIGITS.sub(r"\g<1>0", text) if text else text)
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+
+
+def _approximate(quantity: Quantity) -> float:
+    """As the reference computes it: 0.3 gives 0.30000000000000004."""
+    places = -9 if quantity.scale is None else quantity.scale
+    try:
+        return float(quantity.nanos // 10 ** (9 + places)) * 10.0**places
+    except OverflowError:
+        return math.inf if quantity.nanos > 0 else -math.inf
+
+
+def _as_integer(value: Quantity) -> int:
+    exact = value.int64()
+    if exact is None:
+        raise EvalError("cannot convert value to integer")
+    return exact
+
+
+def _sub(left: Quantity, right: Quantity) -> Quantity:
+    return add(left, Quantity(-right.nanos, right.form, right.scale))
+
+
+def _compare(left: Quantity | Semver, right: Quantity | Semver) -> int:
+    return (left > right) - (left < right)  # type: ignore[operator] # both of one type, by the overload
+
+
+def semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001,FBT002 - positional in CEL
+    try:
+        return parse_semver(_normalized(text) if normalize else text)
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+
+
+def _without_zeros(part: str) -> str:
+    """'02' to '2'; also '-rc' to '0-rc', as the reference does."""
+    rest = part.lstrip("0")
+    return part if len(part) < 2 else rest if rest.startswith(_DIGITS) else f"0{rest}"  # noqa: PLR2004 - '0' stays
+
+
+def _normalized(text: str) -> str:
+    """'v1.02' to '1.2.0': no v, no leading zeros, three numbers."""
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and ("-" in parts[-1] or "+" in parts[-1]):  # noqa: PLR2004 - major.minor.patch
+        raise ValueError("short version cannot contain PreRelease/Build meta data")
+    return ".".join([*parts, "0", "0"][: max(3, len(parts))])
+
+
+def _int64(number: int) -> int:
+    """As Go converts an unsigned number: from 2**63 on it becomes negative."""
+    return number - (1 << 64) if number > INT_MAX else number
+
+
+# -- ip() and cidr() -------------------------------------------------------------------------------------------------
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -47,20 +114,12 @@ def cidr(text: str) -> Cidr:
     return Cidr(parsed, int(prefix))
 
 
-def _contains_ip(block: Cidr, address: Address) -> bool:
-    return address in block.network()
-
-
 def _contains_cidr(block: Cidr, other: Cidr) -> bool:
     return (
         block.address.version == other.address.version
         and block.prefix <= other.prefix
         and other.address in block.network()
     )
-
-
-def _masked(block: Cidr) -> Cidr:
-    return Cidr(block.network().network_address, block.prefix)
 
 
 def _is_global_unicast(address: Address) -> bool:
@@ -308,15 +367,15 @@ def _blocks() -> list[Overload]:
         *function("isCIDR", plain((_S,), t.BOOL, succeeds(cidr))),
         *function(
             "containsIP",
-            member((_CIDR, _IP), t.BOOL, _contains_ip),
-            member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
+            member((_CIDR, _IP), t.BOOL, lambda block, address: address in block.network()),
+            member((_CIDR, _S), t.BOOL, lambda block, text: ip(text) in block.network()),
         ),
         *function(
             "containsCIDR",
             member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
         ),
-        *function("masked", member((_CIDR,), _CIDR, _masked)),
+        *function("masked", member((_CIDR,), _CIDR, lambda block: Cidr(block.network().network_address, block.prefix))),
         *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),
     ]
 
@@ -332,4 +391,29 @@ _URLS = [
     *function("getQuery", member((t.URL,), t.map_of(_S, t.list_of(_S)), lambda u: {k: weighed(v) for k, v in u.query})),
 ]
 
-OVERLOADS = [*_addresses(), *_blocks(), *_formats(), *_URLS]
+_Q, _V = _KINDS = t.QUANTITY, t.SEMVER
+_AMOUNTS = [
+    *function("quantity", plain((t.STRING,), _Q, quantity), pure=True),
+    *function("isQuantity", plain((t.STRING,), t.BOOL, succeeds(quantity)), pure=True),
+    *function("sign", plain((_Q,), t.INT, lambda q: (q.nanos > 0) - (q.nanos < 0))),
+    *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None)),
+    *function("asInteger", member((_Q,), t.INT, _as_integer)),
+    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate)),
+    *function("add", member((_Q, _Q), _Q, add), member((_Q, t.INT), _Q, lambda q, n: add(q, from_int(n)))),
+    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, lambda q, n: _sub(q, from_int(n)))),
+    *function("semver", plain((t.STRING,), _V, semver), plain((t.STRING, t.BOOL), _V, semver), pure=True),
+    *function(
+        "isSemver",
+        plain((t.STRING,), t.BOOL, succeeds(semver)),
+        plain((t.STRING, t.BOOL), t.BOOL, succeeds(semver)),
+        pure=True,
+    ),
+    *function("major", member((_V,), t.INT, lambda v: _int64(v.major))),
+    *function("minor", member((_V,), t.INT, lambda v: _int64(v.minor))),
+    *function("patch", member((_V,), t.INT, lambda v: _int64(v.patch))),
+    *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in _KINDS)),
+    *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in _KINDS)),
+    *function("compareTo", *(member((k, k), t.INT, _compare) for k in _KINDS)),
+]
+
+OVERLOADS = [*_AMOUNTS, *_addresses(), *_blocks(), *_formats(), *_URLS]
