@@ -8,7 +8,7 @@ no merit of Berth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import NamedTuple
@@ -268,13 +268,23 @@ def _about_links(fact: NodeFacts) -> Iterable[str]:
 
 
 class _Measure(NamedTuple):
-    """One figure. `sign` is -1 where less is better. Differences that `digits` do not show do not count."""
+    """One of the Figures. `sign` is -1 where less is better. Differences that `digits` do not show do not count."""
 
-    value: Callable[[Figures], float | None]
-    shown: Callable[[Figures], str]
-    text: Callable[[Figures], str]  # with the figure
+    field: str
+    form: str  # of the figure
+    words: str  # around it
     sign: int = 1
     digits: int = 2
+
+    def value(self, one: Figures) -> float | None:
+        found: float | None = getattr(one, self.field)
+        return found
+
+    def shown(self, one: Figures) -> str:
+        return self.form.format(one)
+
+    def text(self, one: Figures) -> str:
+        return self.words.format(self.shown(one))
 
     def gain(self, one: Figures, other: Figures) -> float:
         """By how much `one` is better; 0 where one of both is not measured."""
@@ -283,22 +293,10 @@ class _Measure(NamedTuple):
 
 
 _MEASURES = (
-    _Measure(
-        lambda one: one.joined,
-        lambda one: f"{one.joined_pods:,} of {one.several:,}",
-        lambda one: f"joined GPUs for {one.joined_pods:,} of {counted(one.several, 'pod')} with several",
-    ),
-    _Measure(
-        lambda one: one.share, lambda one: f"{one.share:.0%}", lambda one: f"{one.share:.0%} of the best bandwidth"
-    ),
-    _Measure(lambda one: one.nics, lambda one: f"{one.nics:.0%}", lambda one: f"{one.nics:.0%} of the NICs near"),
-    _Measure(
-        lambda one: one.domains,
-        lambda one: f"{one.domains:.1f}",
-        lambda one: f"{one.domains:.1f} domains for a gang",
-        -1,
-        1,
-    ),
+    _Measure("joined", "{0.joined_pods:,} of {0.several:,}", "joined GPUs for {} pods with several"),
+    _Measure("share", "{0.share:.0%}", "{} of the best bandwidth"),
+    _Measure("nics", "{0.nics:.0%}", "{} of the NICs near"),
+    _Measure("domains", "{0.domains:.1f}", "{} domains for a gang", sign=-1, digits=1),
 )
 
 

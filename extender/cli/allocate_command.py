@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ from extender.allocation import (
     choose,
 )
 from extender.allocation.what_if import claims_problem, problem_of, usage_of
-from extender.api.device_classes import DeviceClass, decode_class, extended_resources
+from extender.api.device_classes import decode_class, extended_resources
 from extender.api.documents import json_value
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.nodes import Node, decode_node
@@ -32,7 +32,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import intent_of
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Result, decode_claim, encode_allocation
-from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
+from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.base.berth_errors import InvalidClaim, OutOfSteps, WireError
 from extender.base.text_limits import counted, shown
 from extender.cel.dra import Dialect, Masks
@@ -75,9 +75,12 @@ def allocate_command(
     """
     if cases is not None:
         unreadable = 0
-        for case in load_cases(cases):
-            say_json(answer(case, order))
-            unreadable += isinstance(case, CaseError) and not case.is_json
+        for where, case in load_cases(cases):
+            if isinstance(case, WireError):
+                unreadable += 1
+                say_json(_answer({"name": where}, error=str(case)))
+            else:
+                say_json(answer(case, order, where))
         if unreadable:
             raise WireError(name_of(cases), f"{counted(unreadable, 'case')} cannot be read as JSON, see above")
         return
@@ -89,11 +92,9 @@ def allocate_command(
         raise typer.Exit(1)
 
 
-def answer(case: Case | CaseError, order: str) -> Json:
+def answer(case: Json, order: str, where: str = "") -> Json:
     """Return the answer to one case: `name`, `error` (or None) and `allocations` (API form, or None)."""
-    subject = {"name": case.name}
-    if isinstance(case, CaseError):
-        return _answer(subject, error=case.message)
+    subject = {"name": str(case.get("name") or where)}
     try:
         return _answer(subject, _solve_case(case, order))
     except (InvalidClaim, WireError) as error:
@@ -108,21 +109,40 @@ def _answer(subject: Json, found: list[Allocation] | None = None, error: str | N
     return {**subject, "error": error, "allocations": encoded}
 
 
-def _solve_case(case: Case, order: str) -> list[Allocation] | None:
-    for claim in case.claims:
+def _solve_case(case: Json, order: str) -> list[Allocation] | None:
+    """The allocations of the claims of a case on its node; None if they do not fit. Raises WireError, InvalidClaim."""
+    decoder, features = SliceDecoder(), Features.from_gates(tuple(strings(case, "features", "")))
+    slices = many(case, "resourceSlices", "", lambda item, _: decoder.decode(item))
+    classes = {one.name: one for one in many(case, "deviceClasses", "", lambda item, _: decode_class(item))}
+    claims = many(case, "claims", "", lambda item, _: decode_claim(item))
+    taken = many(case, "allocatedDevices", "", _device)
+    shares: dict[DeviceId, dict[str, int]] = {device: {} for device in many(case, "allocatedShares", "", _device)}
+    for device, amounts in many(case, "consumedCapacity", "", _consumed):
+        known = shares.setdefault(device, {})
+        for name, nanos in amounts.items():
+            known[name] = known.get(name, 0) + nanos
+    node = decode_node(inner(case, "node", ""))
+    for claim in claims:
         if claim.problem:
             raise InvalidClaim(f"claim {claim.key}: {claim.problem}")
-    features = Features.from_gates(case.features)
     masks = Masks(Dialect(list_types=features.list_attributes))
-    allocated_state = usage_of(case.slices, case.taken, case.shares)
-    named = [(str(claim.key), claim.spec) for claim in case.claims]
-    problem = problem_of(case.node, case.slices, case.classes, named, allocated_state, features, masks)
+    named = [(str(claim.key), claim.spec) for claim in claims]
+    problem = problem_of(node, slices, classes, named, usage_of(slices, taken, shares), features, masks)
     solution = _search(problem, order, None, CauseRecorder())
     if solution is None:
         if any(pool.trouble for pool in problem.inventory.pools):
             raise InvalidClaim("invalid resource pools were encountered")
         return None
-    return allocations(problem, solution, case.node.name, case.classes.get, lambda: str(uuid.uuid4()))
+    return allocations(problem, solution, node.name, classes.get, lambda: str(uuid.uuid4()))
+
+
+def _device(obj: Json, path: str) -> DeviceId:
+    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+
+
+def _consumed(obj: Json, path: str) -> tuple[DeviceId, dict[str, int]]:
+    result = Result("", _device(obj, path), consumed=quantities(obj, "consumed", path))
+    return result.device, result.amounts
 
 
 def _search(problem: Problem, order: str, preference: Preference | None, recorder: CauseRecorder) -> Any:
@@ -268,34 +288,10 @@ def _print(answers: list[Json], output: str) -> None:
 # -- case files: the objects of a cluster, claims for one node, and the recorded answer -----------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One decoded case. `shares` maps a device to its consumed capacity in nanos, by name."""
+def load_cases(folder: Path) -> Iterator[tuple[str, Json | WireError]]:
+    """Yield (place, case) of a folder or of one file, in name order: one per .json file, one per line of a .jsonl file.
 
-    name: str
-    features: tuple[str, ...]
-    node: Node
-    slices: list[Slice]
-    classes: dict[str, DeviceClass]
-    claims: list[Claim]
-    taken: list[DeviceId]
-    shares: dict[DeviceId, dict[str, int]]
-    expect: Json
-
-
-@dataclass(frozen=True, slots=True)
-class CaseError:
-    """A case that cannot be read. `is_json` is False if its text is not a JSON object."""
-
-    name: str
-    message: str
-    is_json: bool = True
-
-
-def load_cases(folder: Path) -> Iterator[Case | CaseError]:
-    """Yield the cases of a folder or of one file, in name order: one per .json file, one per line of a .jsonl file.
-
-    Raises WireError for a path or a file without cases. A case that cannot be read is a CaseError.
+    An error stands for a case that is no JSON object. Raises WireError for a path or a file without cases.
     """
     must_exist(folder)
     paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
@@ -308,49 +304,13 @@ def load_cases(folder: Path) -> Iterator[Case | CaseError]:
         lines = content.splitlines() if path.suffix == ".jsonl" else [content]
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield _read(line, f"{path.name}:{number}")
+                where = f"{path.name}:{number}"
+                yield where, _read(line, where)
 
 
-def _read(line: bytes, where: str) -> Case | CaseError:
+def _read(line: bytes, where: str) -> Json | WireError:
     try:
-        obj = json_value(line, where)
-        if type(obj) is not dict:
-            raise WireError("", "a case must be an object")
+        found: Json = json_value(line, where)
     except WireError as error:
-        return CaseError(where, str(error), is_json=False)
-    try:
-        return decode_case(obj)
-    except WireError as error:
-        return CaseError(str(obj.get("name") or where), str(error))
-
-
-def decode_case(obj: Json) -> Case:
-    """Decode a case from its JSON object. Raises WireError."""
-    decoder = SliceDecoder()
-    slices = many(obj, "resourceSlices", "", lambda item, _: decoder.decode(item))
-    classes = many(obj, "deviceClasses", "", lambda item, _: decode_class(item))
-    shares: dict[DeviceId, dict[str, int]] = {d: {} for d in many(obj, "allocatedShares", "", _device)}
-    for device, amounts in many(obj, "consumedCapacity", "", _consumed):
-        known = shares.setdefault(device, {})
-        for name, nanos in amounts.items():
-            known[name] = known.get(name, 0) + nanos
-    return Case(
-        str(obj.get("name", "")),
-        tuple(strings(obj, "features", "")),
-        decode_node(inner(obj, "node", "")),
-        list(slices),
-        {c.name: c for c in classes},
-        list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
-        list(many(obj, "allocatedDevices", "", _device)),
-        shares,
-        inner(obj, "expect", ""),
-    )
-
-
-def _device(obj: Json, path: str) -> DeviceId:
-    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
-
-
-def _consumed(obj: Json, path: str) -> tuple[DeviceId, dict[str, int]]:
-    result = Result("", _device(obj, path), consumed=quantities(obj, "consumed", path))
-    return result.device, result.amounts
+        return error
+    return found if type(found) is dict else WireError("", "a case must be an object")

@@ -23,6 +23,7 @@ from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"
 _NONE: Mapping[GroupKey, GroupPolicy] = MappingProxyType({})
+_Claims = Mapping[tuple[str, str, str], Claim]  # by kind, ResourceClaim or ResourceClaimTemplate, namespace and name
 _MAX_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
 
 
@@ -49,14 +50,6 @@ class _Source(NamedTuple):
         metadata = self.pod["metadata"]
         for index in range(self.first, self.first + count):
             yield {**self.pod, "metadata": {**metadata, "name": f"{metadata['name']}-{index}"}}
-
-
-@dataclass(frozen=True, slots=True)
-class _Claims:
-    """Claims, and one claim for each template, by namespace and name."""
-
-    templates: Mapping[tuple[str, str], Claim]
-    claims: Mapping[tuple[str, str], Claim]
 
 
 @dataclass(slots=True)
@@ -121,8 +114,8 @@ def hypothetical(
     wrong type.
     """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
-    templates = {_key(o): claim_of_template(o) for o in known if o.get("kind") == "ResourceClaimTemplate"}
-    claims = _Claims(templates, {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"})
+    read = {"ResourceClaim": lambda obj: decode_claim(_placed(obj)), "ResourceClaimTemplate": claim_of_template}
+    claims = {(obj["kind"], *_key(obj)): read[obj["kind"]](obj) for obj in known if obj.get("kind") in read}
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
         policies |= group_policy_of(obj)
@@ -180,10 +173,10 @@ def _hypothetical(obj: Json, known: _Claims, trees: GroupTrees) -> HypotheticalP
     entries = decode_pod(obj).claims
     for entry in entries if len(entries) <= MAX_CLAIMS else ():
         if not entry.template_name:
-            claim = known.claims.get((namespace, entry.claim_name))
+            claim = known.get(("ResourceClaim", namespace, entry.claim_name))
             mine += [claim] if claim is not None else []
             continue
-        template = known.templates.get((namespace, entry.template_name))
+        template = known.get(("ResourceClaimTemplate", namespace, entry.template_name))
         if template is None:
             raise WireError(
                 f"pod {namespace}/{name}: spec.resourceClaims",

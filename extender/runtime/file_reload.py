@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:  # the node agent reads files again, too, and must not load py
 
 READ_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
+_LOG = structlog.get_logger("berth.files")
 
 
+@dataclass(eq=False)
 class ReloadedFiles(Generic[T]):
     """Files whose content is used again when it changes.
 
@@ -32,21 +35,14 @@ class ReloadedFiles(Generic[T]):
     `what` names the files in the log.
     """
 
-    def __init__(
-        self,
-        what: str,
-        paths: Sequence[Path],
-        most: int,
-        parse: Callable[[list[bytes]], T],
-        use: Callable[[T], None],
-        reject: Callable[[str], None] = lambda _: None,
-        known: list[bytes] | None = None,
-    ) -> None:
-        self._what, self._paths, self._most = what, paths, most
-        self._parse, self._use, self._reject = parse, use, reject
-        self._known = known
-        self._problem = ""
-        self._log = structlog.get_logger("berth.files")
+    what: str
+    paths: Sequence[Path]
+    most: int
+    parse: Callable[[list[bytes]], T]
+    use: Callable[[T], None]
+    reject: Callable[[str], None] = lambda _: None
+    known: list[bytes] | None = None
+    _problem: str = field(default="", init=False)
 
     async def run(self, rejected: Callable[[str], Awaitable[None]] | None = None) -> None:
         """Reload once a second until cancelled. `rejected` gets each new problem."""
@@ -58,28 +54,28 @@ class ReloadedFiles(Generic[T]):
 
     async def reload(self) -> str:
         """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""
-        files = [str(path) for path in self._paths]
+        files = [str(path) for path in self.paths]
         try:
             found = await asyncio.to_thread(self._changed)
             if found is not None:
                 contents, parsed = found
-                self._use(parsed)
-                self._known, self._problem = contents, ""
-                self._log.info(f"{self._what} read again", files=files)
+                self.use(parsed)
+                self.known, self._problem = contents, ""
+                _LOG.info(f"{self.what} read again", files=files)
         except (BerthError, OSError) as error:  # OSError: a file that changes meanwhile
             problem = str(error)
             if problem == self._problem:
                 return ""
             self._problem = problem
-            self._reject(problem)
-            self._log.warning(f"{self._what} rejected; the last valid content stays", files=files, problem=problem)
+            self.reject(problem)
+            _LOG.warning(f"{self.what} rejected; the last valid content stays", files=files, problem=problem)
             return problem
         return ""
 
     def _changed(self) -> tuple[list[bytes], T] | None:
         """The contents and what they mean, if they changed."""
-        contents = [read_mounted(path, self._most) for path in self._paths]
-        return None if contents == self._known and not self._problem else (contents, self._parse(contents))
+        contents = [read_mounted(path, self.most) for path in self.paths]
+        return None if contents == self.known and not self._problem else (contents, self.parse(contents))
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:

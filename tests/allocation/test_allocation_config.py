@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.allocate_command import answer, decode_case
+from extender.cli.allocate_command import answer
 from tests.worlds.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
@@ -49,8 +49,8 @@ def allocated(case: Json, *gates: str) -> Json:
         "deviceClasses": classes_of(case),
         "claims": [{"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": devices_of(case)}}],
     }
-    found = answer(decode_case(world), "preferred")
-    assert found == {**answer(decode_case(world), "in-tree"), "allocations": found["allocations"]}
+    found = answer(world, "preferred")
+    assert found == {**answer(world, "in-tree"), "allocations": found["allocations"]}
     return found
 
 

@@ -13,7 +13,7 @@ from extender.api.quantity import parse_quantity
 from extender.api.reasons import Code
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
-from extender.cli.allocate_command import answer, decode_case
+from extender.cli.allocate_command import answer
 from extender.explain import explain
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -69,7 +69,7 @@ def test_allocated_devices(case: Json) -> None:
         "claims": [claim_of(case)],
     }
     for order in ("in-tree", "preferred"):
-        found = answer(decode_case(world), order)
+        found = answer(world, order)
         assert found["error"] is None
         results = found["allocations"][0]["devices"]["results"] if found["allocations"] else []
         assert [result["device"] for result in results] == ([] if case["expect"] == "none" else case["expect"])

@@ -59,12 +59,12 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "joined by first fit, too": (
         {**BOARDS, "pods": [{"name": "p", "node": "n0", "gpus": [3, 4, 5, 6]}]}, None,
-        ["Berth may place the running pods better: joined GPUs for 1 of 1 pod with several (today 0 of 1, first fit 1",
+        ["Berth may place the running pods better: joined GPUs for 1 of 1 pods with several (today 0 of 1, first fit 1",
          "First fit does as well there"],
     ),
     "a board with a switch": (
         {"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0, 3]}]}, False,
-        [f"{NO_BETTER}joined GPUs for 1 of 1 pod with several (today 1 of 1, first fit 1 of 1); "],
+        [f"{NO_BETTER}joined GPUs for 1 of 1 pods with several (today 1 of 1, first fit 1 of 1); "],
     ),
     "single GPUs": (
         {"nodes": {"a": "t4-4"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]}, False,
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "some links known": (
         HALF, None,
-        [f"{UNKNOWN}. It would not where that can be compared: joined GPUs for 1 of 1 pod",
+        [f"{UNKNOWN}. It would not where that can be compared: joined GPUs for 1 of 1 pods",
          "Not compared: 1 pod with several GPUs, whose links no agent of Berth has read."],
     ),
     "pods of a device plugin beside pods with claims": (
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "a device plugin": (
         PLUGIN, None,
-        [f"{UNKNOWN}. Only the kubelet knows which GPUs they have today: with Berth, joined GPUs for 1 of 1 pod"],
+        [f"{UNKNOWN}. Only the kubelet knows which GPUs they have today: with Berth, joined GPUs for 1 of 1 pods"],
     ),
     "gangs of a device plugin": (
         PLUGIN_GANG, True,
