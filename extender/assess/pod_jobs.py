@@ -234,12 +234,12 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
     A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
     """
     pods, found = list[tuple[Pod, Job]](), JobLines([])
-    members = Counter(pod.membership.key for pod in reading.pods if pod.membership is not None and not pod.deleting)
+    sizes = Counter(pod.membership.key for pod in reading.pods if pod.membership is not None and not pod.deleting)
     for pod in by_age((*reading.pods, *reading.ended)):
         if pod.deleting or not pod.may_need_devices:
             continue
         if (of := pod.membership) is not None and not (pod.node_name or pod.ended):
-            existing, minimum = members[of.key], gang_minimum(of, snapshot)
+            existing, minimum = sizes[of.key], gang_minimum(of, snapshot)
             if existing < minimum:
                 found.too_few.append(f"{pod.key}: {existing:,} of {minimum:,}")
                 continue
