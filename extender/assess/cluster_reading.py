@@ -351,8 +351,8 @@ def _unusable_pools(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
     """(node, driver, why) of the pools that offer no devices to their nodes."""
     for name, node_info in snapshot.node_infos.items():
         for pool in node_info.inventory.pools:
-            if not pool.usable:
-                yield name, pool.key.driver, pool.trouble or f"ResourceSlices of pool {pool.key.name} are missing"
+            if pool.problem:
+                yield name, pool.key.driver, pool.problem
 
 
 def _unread_claim(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> str:

@@ -26,6 +26,7 @@ from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fau
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
 from extender.base.berth_errors import WireError
+from extender.gangs.gang import gang_minimum
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
@@ -222,6 +223,7 @@ class JobLines:
 
     lines: list[Json]
     left_out: int = 0  # pods that cannot be jobs
+    too_few: list[str] = field(default_factory=list)  # pods whose group waits for others, with their numbers
     refused: Counter[str] = field(default_factory=Counter)  # why a replay refuses jobs, to the number of their pods
     lost: dict[str, list[str]] = field(default_factory=dict)  # what is not as in the cluster, to the names of its pods
 
@@ -232,9 +234,15 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
     A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
     """
     pods, found = list[tuple[Pod, Job]](), JobLines([])
+    sizes = Counter(pod.membership.key for pod in reading.pods if pod.membership is not None and not pod.deleting)
     for pod in by_age((*reading.pods, *reading.ended)):
         if pod.deleting or not pod.may_need_devices:
             continue
+        if (of := pod.membership) is not None and not (pod.node_name or pod.ended):
+            existing, minimum = sizes[of.key], gang_minimum(of, snapshot)
+            if existing < minimum:
+                found.too_few.append(f"{pod.key}: {existing:,} of {minimum:,}")
+                continue
         try:
             job = pod_job(pod, reading, snapshot)
         except WireError as error:

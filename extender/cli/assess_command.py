@@ -174,6 +174,9 @@ def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> N
         known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
         why = f"shared or unknown claims, admin access, or neither {known}"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
+    if few := found.too_few:
+        why = f"its group has fewer pods than its minimum, and waits for the others (such as {few[0]})"
+        say(f"berth: {counted(len(few), 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
     if refused := found.refused.most_common():
         more = f"; and {len(refused) - 1} more reasons" if len(refused) > 1 else ""
         which = counted(found.refused.total(), "pod is", "pods are")

@@ -22,7 +22,7 @@ from extender.api.fields import Json, get, inner, many, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.quantity import NANO
 from extender.api.resource_claims import Result, decode_claim
-from extender.api.resource_slices import SliceDecoder
+from extender.api.resource_slices import newest_slices
 from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
@@ -91,14 +91,24 @@ class Fleet:
         return any(driver_of(one).kind == NIC for one in _drivers(self.objects))
 
     def unread(self, notes: Counter[str]) -> None:
-        """Note the slices without a readable content, whose devices no node has. `apply` refuses other faults."""
-        decoder, found = SliceDecoder(), list[str]()
-        for obj in _of_kind("ResourceSlice", self.objects):
-            with suppress(WireError):
-                if problem := decoder.decode(obj).problem:
-                    found.append(f"{_name_of(obj)}: {problem}")
-        if found:
-            notes[f"ResourceSlices left out that cannot be read, the first is {found[0]}"] = len(found)
+        """Note the slices and pools whose devices no node has. Raises WireError, see apply."""
+        cache = ClusterCache()
+        self.apply(cache)
+        broken = [one for one in cache.slices.published.values() if one.problem]
+        known = {f"ResourceSlice {one.name}: {one.problem}" for one in broken}
+        unusable = {
+            pool.key: f"{pool.key.driver}/{pool.key.name}: {pool.problem}"
+            for node_info in cache.snapshot().node_infos.values()
+            for pool in node_info.inventory.pools
+            if pool.problem and pool.problem not in known
+        }
+        for what, found in (
+            ("ResourceSlices left out that cannot be read", [f"{one.name}: {one.problem}" for one in broken]),
+            ("pools left out that offer no devices", [*unusable.values()]),
+            ("ResourceSlices left out, because their pool has a newer generation elsewhere", [*_old_slices(cache)]),
+        ):
+            if found:
+                notes[f"{what}, the first is {found[0]}"] = len(found)
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""
@@ -146,6 +156,17 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
     unlinked = frozenset(node.name for node in machines if not node.machine.knows_links)
     return Fleet(objects, used, unlinked, GPU_CLASS in shared)
+
+
+def _old_slices(cache: ClusterCache) -> Iterator[str]:
+    """The names of the slices with devices whose nodes do not have the pool: its newest slices are for others."""
+    nodes = cache.snapshot().node_infos
+    for key, slices in cache.slices.pools.by_pool.items():
+        newest = newest_slices(slices.values())[0].generation
+        for one in slices.values():
+            node_info = nodes.get(one.selection.node_name) if one.devices and one.generation < newest else None
+            if node_info is not None and all(pool.key != key for pool in node_info.inventory.pools):
+                yield one.name
 
 
 def _of_kind(kind: str, objects: Iterable[Json]) -> Iterator[Json]:

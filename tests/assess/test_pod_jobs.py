@@ -415,6 +415,27 @@ def test_a_pod_that_a_replay_would_refuse_is_no_job_and_is_told(tmp_path: Path) 
     assert replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")["started"] == 1
 
 
+def test_waiting_pods_of_a_group_with_too_few_pods_are_no_job_and_are_told(tmp_path: Path) -> None:
+    """The cluster waits for the other pods of the group; the replay started those that exist. What runs, runs."""
+    pods: list[Json] = [{"name": name, "count": 1} for name in ("alone", "few", "part-0", "all-0")]
+    pods += [{"name": "part-1", "node": "a", "gpus": [0]}, {"name": "all-1", "node": "a", "gpus": [1]}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    of = of_kind(objects, "Pod")
+    for name, minimum in (("few", 3), ("part-0", 3), ("part-1", 3), ("all-0", 2), ("all-1", 2)):
+        group = {"berth.dev/group": name.partition("-")[0], "berth.dev/group-min": str(minimum)}
+        of[name]["metadata"]["annotations"] |= group
+    lines, err = jobs_of(tmp_path, objects)
+    assert {
+        line["name"].rpartition("-")[0]: sum(one["pods"] for one in (line, *line.get("parts", ()))) for line in lines
+    } == {
+        "default-alone": 1,
+        "default-all-0": 2,
+        "default-part-1": 1,
+    }
+    why = "its group has fewer pods than its minimum, and waits for the others (such as default/few: 1 of 3)"
+    assert err == f"berth: 2 pods are not in {tmp_path / 'jobs.jsonl'}: {why}\n"
+
+
 def test_a_replay_keeps_pods_from_nodes_that_their_spec_forbids(tmp_path: Path) -> None:
     """Two of three nodes are for teams: the pods of a team select its node, other pods do not tolerate its taint."""
     nodes = {name: {"machine": "dgx1-v100", "labels": {"team": name}} for name in ("a", "b", "c")}

@@ -240,6 +240,33 @@ def test_slices_whose_devices_cannot_be_read_are_counted(tmp_path: Path) -> None
     assert (code, err) == (0, f"berth: {path}: {why}\n")
 
 
+def test_pools_and_slices_whose_devices_no_node_can_use_are_counted(tmp_path: Path) -> None:
+    """Of the pools of the nodes a and b a slice is missing; that of node c says that node d has a newer one."""
+    slices = [("a", "a", 1, 2), ("b", "b", 1, 2), ("c", "shared", 1, 1), ("d", "shared", 2, 1), ("e", "e", 1, 1)]
+    objects: list[dict[str, object]] = []
+    for name, pool, generation, count in slices:
+        spec = {
+            "driver": "gpu.nvidia.com",
+            "nodeName": name,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": count},
+            "devices": [{"name": "gpu-0"}],
+        }
+        given = {"metadata": {"name": name}, "spec": spec}
+        objects.append({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}})
+        objects.append({"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", **given})
+    # An older generation whose node has the newer one, too, is nothing that lacks.
+    old = json.loads(json.dumps(objects[-1]))
+    old["metadata"]["name"], old["spec"]["pool"]["generation"] = "old", 0
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps({"kind": "List", "items": [*objects, old]}))
+    code, _, err = berth(["replay", EXAMPLE, "--nodes", "1xt4-4", "--snapshot", str(path)])
+    assert code == 0
+    assert [line.removeprefix(f"berth: {path}: ") for line in err.splitlines()] == [
+        "pools left out that offer no devices, the first is gpu.nvidia.com/a: ResourceSlices of pool a are missing: 2",
+        "ResourceSlices left out, because their pool has a newer generation elsewhere, the first is c: 1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [

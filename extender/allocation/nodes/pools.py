@@ -298,6 +298,11 @@ class Pool:
     def usable(self) -> bool:
         return not self.incomplete and not self.trouble
 
+    @property
+    def problem(self) -> str:
+        """Why it offers no devices; '' if it does."""
+        return self.trouble or (f"ResourceSlices of pool {self.key.name} are missing" if self.incomplete else "")
+
     def is_same(self, other: Pool) -> bool:
         """Whether both offer the same slices, for the same reason."""
         return (
