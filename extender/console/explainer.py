@@ -37,7 +37,7 @@ from extender.explain import (
     no_devices,
     other_scheduler,
 )
-from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_placed
+from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_own_holds
 from extender.gangs.gang import gang_minimum
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.gangs.node_rooms import GangMemory
@@ -230,9 +230,8 @@ class Explainer:
         held = self.cache.reservations.held_for(pod.uid)
         # A remembered ranking follows the real snapshots. So it serves only a question without any change.
         as_is = what_if.policy is None and not claims and not scenario and not held
-        if held:  # the devices are free for the pod, and it is not yet near the others of its group
-            scenario = replace(scenario, released=(*scenario.released, *held))
-            snapshot = without_placed(snapshot, pod.claim_keys)
+        if held:
+            snapshot = without_own_holds(snapshot, held, pod.claim_keys)
         if not as_is:
             snapshot = apply_scenario(snapshot, claims, scenario)
         context, policy = self._context(snapshot, seconds), what_if.policy or self.policy

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_released
 from extender.api.device_classes import DeviceClass, extended_resources
 from extender.api.object_meta import ObjectKey
@@ -52,14 +52,19 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     if not scenario.without_nodes and not released:
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
+    _release(left, released)
+    return hypothetical_snapshot(snapshot, left, snapshot.version)
+
+
+def _release(node_infos: dict[str, NodeInfo], released: Iterable[Result], *, idle: bool = True) -> None:
+    """Release the results in `node_infos`, which changes. `idle`: their workloads end."""
     results: dict[PoolKey, list[Result]] = {}
     for result in released:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
-    for name, node_info in list(left.items()) if results else ():
+    for name, node_info in list(node_infos.items()) if results else ():
         own = [result for pool in node_info.inventory.pools for result in results.get(pool.key, ())]
         if own:
-            left[name] = with_devices_released(node_info, own)
-    return hypothetical_snapshot(snapshot, left, snapshot.version)
+            node_infos[name] = with_devices_released(node_info, own, idle=idle)
 
 
 def without_allocations(snapshot: Snapshot, claims: Iterable[Claim]) -> Snapshot:
@@ -118,12 +123,17 @@ def _results_of(claims: Iterable[Claim]) -> Iterator[Result]:
         yield from claim.allocation.results if claim.allocation is not None else ()
 
 
-def without_placed(snapshot: Snapshot, claims: Iterable[ObjectKey]) -> Snapshot:
-    """The snapshot as if these claims were not those of placed members of a group. Their devices stay in use."""
-    keys = {*claims}
+def without_own_holds(snapshot: Snapshot, held: Iterable[Result], claims: Iterable[ObjectKey]) -> Snapshot:
+    """The snapshot for a pod that is about to be bound to the devices `held` for its claims.
+
+    The devices are free for it, with the memory that is in use there now, and the pod is not yet near the others of
+    its group.
+    """
+    keys, node_infos = {*claims}, dict(snapshot.node_infos)
+    _release(node_infos, held, idle=False)
     groups = snapshot.group_claims.items()
     left = {name: {key: node for key, node in found.items() if key not in keys} for name, found in groups}
-    return replace(snapshot, group_claims=left)
+    return replace(hypothetical_snapshot(snapshot, node_infos, snapshot.version), group_claims=left)
 
 
 def scenario_of(snapshot: Snapshot, without: Iterable[str], free: Iterable[str], option: str = "without") -> Scenario:

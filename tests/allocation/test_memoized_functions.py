@@ -42,6 +42,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
     "_in_order": lambda i: (tuple(range(i)),),
     "_known_quantity": lambda i: (str(i),),
+    "_compiled": lambda i: (f"a{i}",),
     "_known_semver": lambda i: (f"{i}.0.0",),
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
