@@ -5,7 +5,8 @@ change, and only changes with a plan are named. They are few, and not all that e
 
 For the end of other pods (`_Releases`), a search in each of a few domains lists the pods there, those first whose end
 stops the fewest pods and frees the most devices. It finds the first few of the list without which the planner has a
-plan, and then takes back the end of every pod that the plan does not need.
+plan, and then takes back the end of every pod that the plan does not need. It does so once more with those first that
+share a claim with members.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
 
 
 class _Releases:
-    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it.
+    """Near misses by the end of other pods, a few in each domain. `cut_short` is the limit that ended it.
 
     `shortage` is the result of a plan for the minimum. See uses_of_shared_claims for `pins`.
     """
@@ -165,13 +166,14 @@ class _Releases:
         domains = widest_domains(self._question, self._shortage)
         self.cut_short = _LIMITS if len(domains) > _MAX_DOMAINS else ""
         for domain in domains[:_MAX_DOMAINS]:
-            found = self._in(domain)
-            if found is not None:
+            found = None
+            for found in self._in(domain):
                 yield found
-            elif self._gave_up:
+            if found is None and self._gave_up:
                 self.cut_short = self.cut_short or _GAVE_UP
 
-    def _in(self, domain: Domain) -> GangNearMiss | None:
+    def _in(self, domain: Domain) -> Iterator[GangNearMiss]:
+        """At most one near miss for each order in which the uses may end."""
         uses = uses_by_node(self._question, domain.nodes)
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
         if len(names) > _MAX_NODES:
@@ -181,7 +183,15 @@ class _Releases:
         if not isinstance(plan, GangPlan):
             self._gave_up |= plan is not None and plan.gave_up
             self.cut_short = _LIMITS if plan is not None and len(near) < len(domain.nodes) else self.cut_short
-            return None
+            return
+        yield self._first_few(plan, ordered, near)
+        # Without the claims that pin members, they may fit on nodes where nobody need end.
+        pins_first = sorted(ordered, key=self._is_no_pin)
+        if any(one is not other for one, other in zip(ordered, pins_first, strict=True)):
+            yield self._first_few(plan, pins_first, near)
+
+    def _first_few(self, plan: GangPlan, ordered: Sequence[DeviceUse], near: Collection[str]) -> GangNearMiss:
+        """The near miss by the end of the first few uses. `plan` is without all of them."""
 
         def fits(count: int) -> bool:
             nonlocal plan
@@ -195,6 +205,9 @@ class _Releases:
             found = self._plan(needed)  # with all nodes, the domain may be another one
             plan = found if isinstance(found, GangPlan) else plan
         return _ends(self._question, needed, plan, "" if is_least else _MAYBE_FEWER)
+
+    def _is_no_pin(self, use: DeviceUse) -> bool:
+        return self._pinned.isdisjoint(claim.uid for claim in use.claims)
 
     def _in_order(self, uses: Uses, names: Iterable[str]) -> list[DeviceUse]:
         """The uses on these nodes whose end is tried, those first that keep the gang from every domain."""
