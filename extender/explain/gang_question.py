@@ -7,7 +7,7 @@ pods of some DeviceUse. `most_room` counts the members that fit together, and `w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
@@ -40,6 +40,7 @@ from extender.scheduling.requirements import needs_reservation
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
 """Namespace and GroupKey.on_claims."""
+_MAX_TRIES = 64  # sets of members that differ
 Plan = Callable[[GangProblem], GangPlan | GangShortage]
 
 
@@ -239,38 +240,63 @@ def free_devices(node_info: NodeInfo) -> int:
 
 
 def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangShortage:
-    """The shortage of the problem, with the most members that have a plan: the smallest ones come first.
+    """The shortage of the problem, with the most members that have a plan.
 
-    `most` says that no other members are more, as far as that is certain. Never raises DeadlineExceeded.
+    The smallest members of the kinds that fit alone come first, then other sets: two small members can fit in place of
+    a large one. `most` says whether all sets of one more member were tried. Never raises DeadlineExceeded.
     """
-    members, kinds = (
-        sorted(problem.members, key=lambda member: devices_asked(member.requirements)),
-        equal_members(problem.members),
-    )
-    found, gave_up = shortage, False
-
-    def fits(some: Sequence[GangMember]) -> bool:
-        nonlocal found, gave_up
-        planned = plan(replace(problem, members=tuple(some)))
-        if isinstance(planned, GangPlan):
-            found = replace(found, room=len(some), level=planned.level, domain=planned.domain)
-        else:
-            gave_up |= planned.gave_up
-        return isinstance(planned, GangPlan)
-
+    search = _MostRoom(problem, shortage, plan)
     try:
-        any(fits(kind[:1]) for kind in kinds if not found.room)
-        most = len(members) - 1
-        middle = (found.room + most + 1) // 2
-        while found.room < most:
-            most = most if fits(members[:middle]) else middle - 1
-            middle = (found.room + most + 1) // 2
+        search.run()
     except DeadlineExceeded:
-        return found
-    if found.room + 1 == len(members):
-        return replace(found, most=not shortage.gave_up)
-    is_most = (len(kinds) == 1 or not found.room) and not gave_up
-    return replace(found, most=is_most, gave_up=found.gave_up and not is_most)
+        search.found = replace(search.found, most=False)
+    return search.found
+
+
+class _MostRoom:
+    def __init__(self, problem: GangProblem, shortage: GangShortage, plan: Plan) -> None:
+        self._problem = problem
+        self._plan = plan
+        self._gave_up = False
+        self.found = shortage
+
+    def run(self) -> None:
+        """Raises DeadlineExceeded."""
+        kinds = sorted(equal_members(self._problem.members), key=lambda kind: devices_asked(kind[0].requirements))
+        room_for = [self._fits(kind[:1]) for kind in kinds]
+        fitting = [kind for kind, fits in zip(kinds, room_for, strict=True) if fits]
+        self._first_of([member for kind in fitting for member in kind])
+        kinds = [*fitting, *(kind for kind, fits in zip(kinds, room_for, strict=True) if not fits)]
+        tries = _MAX_TRIES
+        while self.found.room + 1 < len(self._problem.members):
+            fits, self._gave_up = False, False
+            for chosen in subsets(kinds, self.found.room + 1):
+                tries -= 1
+                fits = tries >= 0 and self._fits(chosen)
+                if fits or tries < 0:
+                    break
+            if not fits:
+                most = tries >= 0 and not self._gave_up
+                # If no set of one more member fits, then all do not: the planner need not have given up.
+                self.found = replace(self.found, most=most, gave_up=self.found.gave_up and not most)
+                return
+        self.found = replace(self.found, most=not self.found.gave_up)
+
+    def _first_of(self, members: Sequence[GangMember]) -> None:
+        """The most of the first of these members."""
+        most = min(len(members), len(self._problem.members) - 1)
+        while self.found.room < most:
+            middle = (self.found.room + most + 1) // 2
+            most = most if self._fits(members[:middle]) else middle - 1
+
+    def _fits(self, members: Sequence[GangMember]) -> bool:
+        found = self._plan(replace(self._problem, members=tuple(members)))
+        if isinstance(found, GangShortage):
+            self._gave_up |= found.gave_up
+            return False
+        if len(members) > self.found.room:
+            self.found = replace(self.found, room=len(members), level=found.level, domain=found.domain)
+        return True
 
 
 def devices_asked(requirements: PodRequirements) -> int:
@@ -279,15 +305,29 @@ def devices_asked(requirements: PodRequirements) -> int:
 
 
 def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
-    """The members by their needs. Those that share a claim are equal only to others that share it."""
+    """The members by their needs. Those with an allocated or a shared claim are equal only to others with the same."""
     times = Counter(claim.uid for member in members for claim in member.requirements.pending_claims if claim.uid)
     found: dict[Hashable, list[GangMember]] = {}
     for member in members:
         needs = member.requirements
         shared = frozenset(claim.uid for claim in needs.pending_claims if times[claim.uid] > 1)
-        key = (needs.key, shared, member.nodes, member.excluded, member.limits)
+        pinned = frozenset(claim.uid for claim in needs.allocated_claims)
+        key = (needs.key, shared, pinned, member.nodes, member.excluded, member.limits)
         found.setdefault(key, []).append(member)
     return list(found.values())
+
+
+def subsets(kinds: Sequence[Sequence[GangMember]], size: int) -> Iterator[tuple[GangMember, ...]]:
+    """The sets of so many members that differ in the number of some kind."""
+    if not kinds:
+        if not size:
+            yield ()
+        return
+    first, rest = kinds[0], kinds[1:]
+    left = sum(map(len, rest))
+    for count in range(min(len(first), size), max(size - left, 0) - 1, -1):
+        for more in subsets(rest, size - count):
+            yield (*first[:count], *more)
 
 
 # -- who has the devices ---------------------------------------------------------------------------------------------

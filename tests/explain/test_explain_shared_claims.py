@@ -1,4 +1,4 @@
-"""Explanations of pods and gangs whose claim is allocated for other pods, on other nodes."""
+"""Explanations of pods and gangs whose claim is allocated for other pods, and of gangs whose members differ."""
 
 from __future__ import annotations
 
@@ -47,14 +47,17 @@ def test_a_shared_claim_that_could_never_move_is_no_advice() -> None:
     assert any("freeing devices does not help" in miss for miss in found["misses"])
 
 
-def gang(*claims: str, name: str = "gx") -> list[Json]:
+def gang(*claims: str) -> list[Json]:
     """Two pods, each with a GPU of its own and these shared claims."""
-    notes = {"berth.dev/group": name, "berth.dev/group-min": "2"}
-    found: list[Json] = []
-    for number in range(2):
-        found += [claim(f"own{number}", "g"), pod(f"{name}{number}", *claims, f"own{number}", annotations=notes)]
-        found[-1]["metadata"]["uid"] = f"uid-{name}{number}"
-    return found
+    return [*member(0, "g", claims), *member(1, "g", claims)]
+
+
+def member(number: int, asks: str, shared: tuple[str, ...], minimum: int = 2) -> list[Json]:
+    """A pod of the group gx and its own claim, which asks for a device of each letter."""
+    notes = {"berth.dev/group": "gx", "berth.dev/group-min": str(minimum)}
+    found = pod(f"gx{number}", *shared, f"own{number}", annotations=notes)
+    found["metadata"]["uid"] = f"uid-gx{number}"
+    return [claim(f"own{number}", *asks), found]
 
 
 def explained_group(objects: list[Json], free: tuple[str, ...] = ()) -> Json:
@@ -94,3 +97,48 @@ def test_a_gang_does_not_fit_if_its_shared_claim_could_not_move() -> None:
     found = explained_group(objects)
     assert "group default/gx does not fit in this fleet" in found["sentence"]
     assert found["misses"] == []
+
+
+def test_the_end_of_the_pods_of_a_shared_claim_helps_beside_the_end_of_others_on_its_node() -> None:
+    """Two pods hold the claim: the list of uses has them last. Without them, the gang fits where nobody runs."""
+    objects = fleet({"n1": "g0 g1 g2", "n2": "g0 g1 g2"})
+    objects += [held("sh", "n2", "g0", "oth", "oth2"), held("a", "n2", "g1", "a"), held("b", "n2", "g2", "b")]
+    found = explained_group([*objects, *gang("sh")])
+    assert [one["sentence"] for one in found["misses"]] == [
+        "fits on node n1 without default/oth, default/oth2 (1 device on n2)",
+        "fits on node n2 without default/a (1 device on n2) and default/b (1 device on n2)",
+    ]
+    assert explained_group([*objects, *gang("sh")], ("default/oth", "default/oth2"))["outcome"] == "fits"
+
+
+def test_the_room_of_a_gang_is_that_of_the_members_that_no_shared_claim_pins() -> None:
+    objects = fleet({"n1": "g0 g1", "n2": "g0 g1"})
+    objects += [held("sh", "n1", "g0", "oth"), held("a", "n1", "g1", "a")]
+    pinned, loose = (member(number, "g", shared) for number, shared in enumerate((("sh",), ())))
+    found = explained_group([*objects, *pinned, *loose])
+    assert "the most room is now on node n2, for 1" in found["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asks", "room", "advice"),
+    [
+        ({"n1": "g0 g1 g2 g3"}, ("gg", "g", "k"), 2, ["fits with a minimum of 2 instead of 3 members"]),
+        ({"n1": "g0 g1 g2 g3"}, ("k", "g", "g", "g"), 3, []),
+        ({"n1": "g0 g1 g2 g3"}, ("g", "g", "k", "gg"), 3, ["fits with a minimum of 2 instead of 4 members"]),
+    ],
+)
+def test_the_room_of_a_gang_is_that_of_the_members_that_fit(
+    nodes: dict[str, str], asks: tuple[str, ...], room: int, advice: list[str]
+) -> None:
+    """No node has what one of the members asks for: the others have room."""
+    members = [one for number, wanted in enumerate(asks) for one in member(number, wanted, (), len(asks))]
+    found = explained_group([*fleet(nodes), *members])
+    assert f"the most room would be on node n1, for {room} of {len(asks)} pods" in found["sentence"]
+    assert [one["sentence"] for one in found["misses"]] == advice
+
+
+def test_the_room_of_a_gang_whose_leader_waits_for_a_device_in_use() -> None:
+    objects = [*fleet({"n1": "k0", "n2": "g0 g1 g2 g3"}), held("busy", "n1", "k0", "job")]
+    members = [one for number, wanted in enumerate("kggg") for one in member(number, wanted, (), 4)]
+    found = explained_group([*objects, *members])
+    assert "the most room is now on node n2, for 3" in found["sentence"]
