@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,16 +17,17 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
-from extender.allocation.nodes import Interned, Inventory
+from extender.allocation.nodes import Interned, Inventory, PoolDevice
 from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
 from extender.allocation.what_if import with_devices_released, with_own_pools_released
 from extender.api.claim_specs import Constraint, DeviceRequest
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import name_on_claims
 from extender.api.pods import Pod
+from extender.api.quantity import readable
 from extender.api.reasons import FREEABLE_CODES, Code
 from extender.api.resource_claims import Claim, Result
-from extender.api.resource_slices import DeviceId
+from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union
 from extender.base.text_limits import counted, first_few
@@ -40,6 +41,7 @@ from extender.scheduling import (
     Placement,
     PodRequirements,
     Unschedulable,
+    attributes_like,
     evaluate,
     requirements_of,
 )
@@ -143,6 +145,7 @@ def near_misses(refusal: Refusal) -> Found:
         *_by_device_count(refusal),
         *_by_locality(refusal),
         *released,
+        *_by_devices(refusal),
         # Terms that no device passes, and terms that fail on devices without an attribute.
         *(NearMiss(0, one.sentence(), is_fact=not one.has_advice) for one in terms if one.fails and one.asked),
     ]
@@ -530,3 +533,71 @@ def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
         without = f"without such constraints ({len(found)} of them)" if len(found) > 1 else without
         fits = f" the pod fits on {able}, and" if able else ""
         yield NearMiss(0, f"{unmet.why}; {without}{fits} Berth chooses near devices by itself")
+
+
+# -- by what no matching device has -----------------------------------------------------------------------------------
+
+Sampled = Mapping[PoolDevice, int]
+"""Devices with the number of nodes that have an equal one."""
+
+
+def _sampled(refusal: Refusal) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
+    """The devices that match each request, by claim and request name. Raises DeadlineExceeded."""
+    found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
+    requirements, context = refusal.question.requirements, refusal.question.context
+    for node_info, nodes in refusal.samples:
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
+        for claim, (claim_name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+            for option in (option for request in spec.requests for option in request.alternatives):
+                with suppress(InvalidClaim):
+                    mask = problem.select(claim_name, option).match
+                    _, devices = found.setdefault((claim, option.name), (option, {}))
+                    for one in (node_info.inventory.devices[bit] for bit in members(mask)):
+                        devices[one] = nodes if one.slice.selection.node_name else 1
+    return dict(found)
+
+
+def _by_devices(refusal: Refusal) -> list[NearMiss]:
+    """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
+
+    Raises DeadlineExceeded.
+    """
+    specs, lists = refusal.question.requirements.specs, refusal.question.context.features.list_attributes
+    if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):
+        return []
+    matching, misses = _sampled(refusal), list[NearMiss]()
+    for option, devices in matching.values():
+        for name, amount in (option.capacity or {}).items():
+            offered = ((one.device.capacity, own_name(name, one.id.driver)) for one in devices)
+            most = max((have[own].value for have, own in offered if own in have), default=None)
+            if most is not None and amount > most:
+                wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
+                misses.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}", is_fact=True))
+    for claim, spec in enumerate(specs):
+        asked = {name: found for (of, name), found in matching.items() if of == claim}
+        for constraint in (one for one in spec.constraints if one.attribute):
+            covered = {
+                name: devices
+                for name, (option, devices) in asked.items()
+                if constraint.covers(name) and constraint.attribute not in dict(option.derived)
+            }
+            misses += _without_attribute(constraint.attribute, covered, lists=lists)
+    return misses
+
+
+def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists: bool) -> Iterator[NearMiss]:
+    """Yield the requests of which no matching device has the attribute; if none has one, one near miss for all."""
+
+    def has(one: PoolDevice) -> bool:
+        return attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None
+
+    lacking = {name: devices for name, devices in covered.items() if devices and not any(map(has, devices))}
+    if lacking.keys() == covered.keys():
+        lacking = {"": {one: nodes for devices in lacking.values() for one, nodes in devices.items()}}
+    for name, devices in lacking.items():
+        if devices:
+            of = f" for request {name}" if name else ""
+            hint = attributes_like(attribute, (one.device for one in devices))
+            yield NearMiss(
+                0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}", is_fact=not hint
+            )

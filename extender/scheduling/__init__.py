@@ -21,7 +21,7 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.unschedulable_reason import similar_names
+from extender.scheduling.unschedulable_reason import attributes_like, similar_names
 
 __all__ = [
     "NO_PREFERENCE",
@@ -39,6 +39,7 @@ __all__ = [
     "Unschedulable",
     "UsableNodes",
     "Use",
+    "attributes_like",
     "beside_own",
     "evaluate",
     "ignores_identity",
