@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
-from extender.scheduling.shortlist import left_subgroup, running_domain
+from extender.scheduling.running_domain import left_subgroup, running_domain
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Read
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
