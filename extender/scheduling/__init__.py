@@ -2,8 +2,8 @@
 
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
 tells the whole story. The package `requirements` has a face of its own: what a pod needs. So have the modules
-`subgroup_tree` (the sub-groups of a gang), `shortlist` (the nodes for filter and prioritize) and `decision` (the
-annotation of a bound pod).
+`subgroup_tree` (the sub-groups of a gang), `running_domain` (where a gang runs), `shortlist` (the nodes for filter and
+prioritize) and `decision` (the annotation of a bound pod).
 """
 
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels

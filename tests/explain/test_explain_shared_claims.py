@@ -47,11 +47,11 @@ def test_a_shared_claim_that_could_never_move_is_no_advice() -> None:
     assert any("freeing devices does not help" in miss for miss in found["misses"])
 
 
-def gang(*claims: str, name: str = "gx") -> list[Json]:
-    """Two pods, each with a GPU of its own and these shared claims."""
-    notes = {"berth.dev/group": name, "berth.dev/group-min": "2"}
+def gang(*claims: str, name: str = "gx", pods: int = 2) -> list[Json]:
+    """Pods, each with a GPU of its own and these shared claims."""
+    notes = {"berth.dev/group": name, "berth.dev/group-min": str(pods)}
     found: list[Json] = []
-    for number in range(2):
+    for number in range(pods):
         found += [claim(f"own{number}", "g"), pod(f"{name}{number}", *claims, f"own{number}", annotations=notes)]
         found[-1]["metadata"]["uid"] = f"uid-{name}{number}"
     return found
@@ -74,6 +74,24 @@ def test_the_end_of_the_pods_of_a_shared_claim_helps_a_gang(consumers: tuple[str
     assert found["room_if_empty"] == 2
     if consumers:
         assert explained_group(objects, ("default/oth",))["outcome"] == "fits"
+
+
+def test_a_gang_waits_for_reservations_of_a_shared_claim() -> None:
+    """Nobody has to edit anything: a pod that ends gives its reservation back."""
+    users = [f"u{number}" for number in range(255)]
+    rest = [*fleet({"t1": "g0 g1 k0"}), *gang("sh")]
+    found = explained_group([*rest, held("sh", "t1", "k0", *users)])
+    assert found["outcome"] == "waiting"
+    text = "claim default/sh has 1 of 256 reservations left, too few for group gx"
+    assert found["sentence"] == f"group default/gx waits: {text}"
+    assert explained_group([*rest, held("sh", "t1", "k0", *users[1:])])["outcome"] == "fits"
+
+
+@pytest.mark.parametrize(("pods", "outcome"), [(256, "waiting"), (257, "blocked")])
+def test_a_gang_with_more_members_than_a_claim_has_reservations_is_blocked(pods: int, outcome: str) -> None:
+    found = explained_group([*fleet({"t1": "g0 k0"}), held("sh", "t1", "k0", "other"), *gang("sh", pods=pods)])
+    assert found["outcome"] == outcome
+    assert "claim default/sh has 255 of 256 reservations left, too few for group gx" in found["sentence"]
 
 
 def test_a_gang_needs_the_end_of_the_pods_of_a_shared_claim_and_of_others() -> None:
