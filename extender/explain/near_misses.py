@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,6 +57,7 @@ _MAX_FOUND = 3  # near misses by release
 _MAX_NAMED = 4  # devices of a claim named in a sentence
 _MAX_CLAIMS = 8  # named in a sentence
 _LOCALITIES = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
+_EXCLUDED = {Code.ELSEWHERE, Code.COMPUTE_DOMAIN, Code.CLIQUE, Code.GROUP_DOMAIN}  # whatever devices the nodes have
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ class _Releases:
         # The allocated claims that only other pods use: once these end, the claims can get other devices.
         allocated = refusal.question.requirements.allocated_claims
         self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.question.pod))
-        self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.question.requirements}
+        self._loose: dict[tuple[ObjectKey, ...], PodRequirements | None] = {(): refusal.question.requirements}
         self._tries = 0
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
         # Nodes that refuse even then, only because no agent reports their links: now, and if devices are freed.
@@ -331,11 +332,12 @@ class _Releases:
     def _without(self, ended: Iterable[Claim]) -> PodRequirements | None:
         """The pod's requirements once these of the claims that it shares have no devices; None if it has none then."""
         claims = tuple(claim for claim in ended if claim in self._shared)
-        if claims not in self._loose:
+        keys = tuple(claim.key for claim in claims)  # claims with consumed capacity are not hashable
+        if keys not in self._loose:
             changed = apply_scenario(self._question.snapshot, (), Scenario(deallocated=claims))
             found = requirements_of(self._question.pod, changed, self._question.policy)
-            self._loose[claims] = found if isinstance(found, PodRequirements) else None
-        return self._loose[claims]
+            self._loose[keys] = found if isinstance(found, PodRequirements) else None
+        return self._loose[keys]
 
     def _fits(self, node_info: NodeInfo, released: Sequence[Claim]) -> bool:
         return isinstance(self._status(node_info, released), Placement)
@@ -454,7 +456,8 @@ def unmet_localities(
 ) -> list[UnmetLocality]:
     """The constraints on locality without which the pod fits on one of these nodes, and with which it fits on none.
 
-    All devices count as free. Raises DeadlineExceeded.
+    Only nodes that the pod's allocated claims allow count. All devices but those of these claims count as free. Raises
+    DeadlineExceeded.
     """
     wanted = {
         id(one): (claim, one)
@@ -462,10 +465,20 @@ def unmet_localities(
         for one in spec.constraints
         if one.kind == "match" and one.attribute in _LOCALITIES
     }
-    free = [with_own_pools_released(one, ()) for one in node_infos] if wanted else []
+    if not wanted:
+        return []
+    kinds, scope = dict[tuple[Hashable, int], NodeInfo](), ""
+    for one in node_infos:
+        if all(selector.matches(one.node.name, one.node.labels) for selector in requirements.claim_selectors):
+            alike = one.state.attribute_signature or one.node.name
+            kinds.setdefault((alike, requirements.devices_on(one)), one)
+        else:
+            scope = " that the pod's allocated claims allow"
+    own = _results((*requirements.allocated_claims, *requirements.promised_claims))
+    free = [with_own_pools_released(one, own) for one in kinds.values()]
     able = [one for one in free if _fits_without(one, requirements, context, wanted)]
     return [
-        UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context))
+        UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context, scope))
         for key, (claim, constraint) in wanted.items()
         if able and not any(_fits_without(one, requirements, context, wanted.keys() - {key}) for one in able)
     ]
@@ -489,8 +502,9 @@ def _why(
     constraint: Constraint,
     nodes: Iterable[NodeInfo],
     context: EvaluationContext,
+    scope: str,
 ) -> str:
-    """What no node has. Raises DeadlineExceeded."""
+    """What no node has; `scope` says of which nodes. Raises DeadlineExceeded."""
     nouns, publishing = defaultdict[int, set[str]](set), set[int]()  # of each request, by position
     for node_info in nodes:
         problem = context.problem(node_info, requirements.for_node(node_info.node))
@@ -512,24 +526,26 @@ def _why(
             publishes = position in publishing or any(constraint.attribute in dict(one.derived) for one in options)
             silent[kind] = silent.get(kind, True) and not publishes
     if lacking := [kind for kind, is_silent in silent.items() if is_silent]:
-        return f"no {' and no '.join(lacking)} that matches the requests publishes {constraint.attribute}"
+        where = f" on a node{scope}" if scope else ""
+        return f"no {' and no '.join(lacking)} that matches the requests publishes {constraint.attribute}{where}"
     *first, last = [counted(count, f"matching {kind}") for kind, count in needed.items()]
     together = f"{', '.join(first)} and {last}" if first else last
-    return f"no node has {together} on one {_LOCALITIES[constraint.attribute]}"
+    return f"no node{scope} has {together} on one {_LOCALITIES[constraint.attribute]}"
 
 
 def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
     """Raises DeadlineExceeded."""
     requirements, context = refusal.question.requirements, refusal.question.context
-    found = unmet_localities(requirements, (node_info for node_info, _ in refusal.samples), context)
+    found = unmet_localities(requirements, (one.node_info for one in refusal.classes), context)
     if not found:
         return
-    nodes = (one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0]))
+    usable = (one for one in refusal.classes if one.status.reason.code not in _EXCLUDED)
+    nodes = (one.node_info for one in nsmallest(_MAX_NODES, usable, key=lambda one: one.first[0]))
     left_out = {id(one.constraint) for one in found}
     able = next((one.node.name for one in nodes if _fits_without(one, requirements, context, left_out)), "")
     for unmet in found:
         attribute = unmet.constraint.attribute
-        without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
+        without = f"without the constraint on {'it' if unmet.why.endswith(attribute) else attribute}"
         without = f"without such constraints ({len(found)} of them)" if len(found) > 1 else without
         fits = f" the pod fits on {able}, and" if able else ""
         yield NearMiss(0, f"{unmet.why}; {without}{fits} Berth chooses near devices by itself")
