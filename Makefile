@@ -80,7 +80,7 @@ bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 call-paths: $(STAMP) ## count the functions and files that each request passes through (FUNCTIONS=1: list them)
 	$(BIN)/python -m benchmarks.call_paths $(if $(FUNCTIONS),--functions)
 
-bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
+bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size, and of near devices
 	$(BIN)/python -m benchmarks.allocation
 	$(BIN)/python -m benchmarks.near_devices
 

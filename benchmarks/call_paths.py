@@ -2,9 +2,9 @@
 
 `sys.setprofile` notes each function of `extender` that is entered, except lambdas, comprehensions, and the sandbox with
 what it calls: it is the cluster. A file visit is a step from one file to another. The counts with `own` are of the
-tasks that began with the request, and are the ones that are judged. The others are of watches and background
-tasks, too, which the request wakes: a background task may run in one measurement and not in the next. No count depends
-on the machine's speed.
+tasks that began with the request, and are the ones that are judged; of a gang, those of its filter, because its bind
+is that of three pods. The others are of watches and background tasks, too, which the request wakes: a background task
+may run in one measurement and not in the next. No count depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROOT = f"{Path(extender.__file__).parent}/"
 _NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4", "n3": "a100-pcie-8-bridged"}
 _SELECTOR = "device.attributes['gpu.nvidia.com'].productName.contains('A100')"
 _COLUMNS = ("calls", "functions", "files", "visits", "own functions", "own files", "own visits")
-_JUDGED = "Judged are the columns `own`; those before them count watches and background tasks, too."
+_JUDGED = "Judged are the columns `own`, of a gang its filter; the others count watches and background tasks, too."
 _QUIET_SECONDS = 0.2  # until the tasks that an earlier request woke rest again
 
 

@@ -1,4 +1,4 @@
-"""Nodes (core/v1), how other objects name them (node selectors, taints, tolerations), and domains of equal labels.
+"""Nodes (core/v1), and how other objects name them: node selectors, taints, tolerations.
 
 Selectors match as in k8s.io/component-helpers nodeaffinity. Devices have taints and tolerations of the same form.
 """

@@ -230,7 +230,7 @@ def _new(
             each += [requests_of(one.pod) for one in pod_templates(obj)]
     largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
-    claims = {claim.key: replace(claim, uid=claim.uid or str(claim.key)) for one in pods for claim in one.claims}
+    claims = {claim.key: claim for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
     priority, unknown = _priority_of(objects)
     schedulers = frozenset(one.pod.scheduler or DEFAULT for one in pods)

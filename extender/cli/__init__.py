@@ -1,1 +1,1 @@
-"""The command line: one file for each command, and printers. The package contains no logic."""
+"""The command line: one file for one or a few commands, and printers. The package contains no logic."""

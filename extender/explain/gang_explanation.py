@@ -34,6 +34,7 @@ from extender.explain.gang_question import (
     where,
 )
 from extender.explain.gang_refusal import gang_refusal, planned_subgroups
+from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE
 from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacking_object, placed_members
 from extender.gangs.gang_problem import (
@@ -148,7 +149,7 @@ def _explain(
     """The explanation of a complete gang that has no plan."""
     members = gang_members(gang, snapshot, policy)
     if isinstance(members, UnreadyMember):
-        return _unready(found, members, _mistake(gang, snapshot, policy))
+        return _unready(found, members, gang, snapshot, policy)
     question = GangQuestion(gang, members, policy, snapshot, context, caches)
     try:
         result: GangPlan | GangShortage | None = None
@@ -346,14 +347,34 @@ def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
     return ""
 
 
-def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> GangExplanation:
+def _unready(
+    found: GangExplanation, member: UnreadyMember, gang: Gang, snapshot: Snapshot, policy: Policy
+) -> GangExplanation:
+    mistake, why = _mistake(gang, snapshot, policy), member.why
     if mistake:
         return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
-    why = member.why
-    if not isinstance(why, ErrorStatus) and why.reason.code is Code.GANG_CLAIM_FULL:
-        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
-    text = why.message if isinstance(why, ErrorStatus) else f"pod {member.pod.key}: {why.reason}"
-    return replace(found, sentence=f"group {found.group} waits: {text}")
+    if isinstance(why, ErrorStatus):
+        return replace(found, sentence=f"group {found.group} waits: {why.message}")
+    if why.reason.code is not Code.GANG_CLAIM_FULL:
+        return replace(found, sentence=f"group {found.group} waits: pod {member.pod.key}: {why.reason}")
+    if _suffice_without_others(gang, snapshot, policy):
+        return replace(found, sentence=f"group {found.group} waits: {why.reason}")
+    return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
+
+
+def _suffice_without_others(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
+    """Whether the claims of the members have enough reservations if all other pods end.
+
+    Up to MAX_TOGETHER members are planned together, and these are more than a claim can be reserved for.
+    """
+    own = {pod.uid for pod in gang.waiting} | placed_members(gang.key, snapshot).keys()
+    claims = {key: snapshot.claims.get(key) for pod in gang.waiting for key in pod.claim_keys}
+    alone = [
+        replace(claim, reserved_for=tuple(one for one in claim.reserved_for if one.uid in own))
+        for claim in claims.values()
+        if claim is not None
+    ]
+    return isinstance(gang_members(gang, apply_scenario(snapshot, alone, Scenario()), policy), GangMembers)
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,16 +17,17 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
-from extender.allocation.nodes import Interned, Inventory
+from extender.allocation.nodes import Interned, Inventory, PoolDevice
 from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
 from extender.allocation.what_if import with_devices_released, with_own_pools_released
 from extender.api.claim_specs import Constraint, DeviceRequest
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import name_on_claims
 from extender.api.pods import Pod
+from extender.api.quantity import readable
 from extender.api.reasons import FREEABLE_CODES, Code
 from extender.api.resource_claims import Claim, Result
-from extender.api.resource_slices import DeviceId
+from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union
 from extender.base.text_limits import counted, first_few
@@ -40,6 +41,7 @@ from extender.scheduling import (
     Placement,
     PodRequirements,
     Unschedulable,
+    attributes_like,
     evaluate,
     requirements_of,
 )
@@ -55,6 +57,7 @@ _MAX_FOUND = 3  # near misses by release
 _MAX_NAMED = 4  # devices of a claim named in a sentence
 _MAX_CLAIMS = 8  # named in a sentence
 _LOCALITIES = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
+_EXCLUDED = {Code.ELSEWHERE, Code.COMPUTE_DOMAIN, Code.CLIQUE, Code.GROUP_DOMAIN}  # whatever devices the nodes have
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ def near_misses(refusal: Refusal) -> Found:
         *_by_device_count(refusal),
         *_by_locality(refusal),
         *released,
+        *_by_devices(refusal),
         # Terms that no device passes, and terms that fail on devices without an attribute.
         *(NearMiss(0, one.sentence(), is_fact=not one.has_advice) for one in terms if one.fails and one.asked),
     ]
@@ -253,7 +257,7 @@ class _Releases:
         # The allocated claims that only other pods use: once these end, the claims can get other devices.
         allocated = refusal.question.requirements.allocated_claims
         self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.question.pod))
-        self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.question.requirements}
+        self._loose: dict[tuple[ObjectKey, ...], PodRequirements | None] = {(): refusal.question.requirements}
         self._tries = 0
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
         # Nodes that refuse even then, only because no agent reports their links: now, and if devices are freed.
@@ -328,11 +332,12 @@ class _Releases:
     def _without(self, ended: Iterable[Claim]) -> PodRequirements | None:
         """The pod's requirements once these of the claims that it shares have no devices; None if it has none then."""
         claims = tuple(claim for claim in ended if claim in self._shared)
-        if claims not in self._loose:
+        keys = tuple(claim.key for claim in claims)  # claims with consumed capacity are not hashable
+        if keys not in self._loose:
             changed = apply_scenario(self._question.snapshot, (), Scenario(deallocated=claims))
             found = requirements_of(self._question.pod, changed, self._question.policy)
-            self._loose[claims] = found if isinstance(found, PodRequirements) else None
-        return self._loose[claims]
+            self._loose[keys] = found if isinstance(found, PodRequirements) else None
+        return self._loose[keys]
 
     def _fits(self, node_info: NodeInfo, released: Sequence[Claim]) -> bool:
         return isinstance(self._status(node_info, released), Placement)
@@ -451,7 +456,8 @@ def unmet_localities(
 ) -> list[UnmetLocality]:
     """The constraints on locality without which the pod fits on one of these nodes, and with which it fits on none.
 
-    All devices count as free. Raises DeadlineExceeded.
+    Only nodes that the pod's allocated claims allow count. All devices but those of these claims count as free. Raises
+    DeadlineExceeded.
     """
     wanted = {
         id(one): (claim, one)
@@ -459,10 +465,20 @@ def unmet_localities(
         for one in spec.constraints
         if one.kind == "match" and one.attribute in _LOCALITIES
     }
-    free = [with_own_pools_released(one, ()) for one in node_infos] if wanted else []
+    if not wanted:
+        return []
+    kinds, scope = dict[tuple[Hashable, int], NodeInfo](), ""
+    for one in node_infos:
+        if all(selector.matches(one.node.name, one.node.labels) for selector in requirements.claim_selectors):
+            alike = one.state.attribute_signature or one.node.name
+            kinds.setdefault((alike, requirements.devices_on(one)), one)
+        else:
+            scope = " that the pod's allocated claims allow"
+    own = _results((*requirements.allocated_claims, *requirements.promised_claims))
+    free = [with_own_pools_released(one, own) for one in kinds.values()]
     able = [one for one in free if _fits_without(one, requirements, context, wanted)]
     return [
-        UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context))
+        UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context, scope))
         for key, (claim, constraint) in wanted.items()
         if able and not any(_fits_without(one, requirements, context, wanted.keys() - {key}) for one in able)
     ]
@@ -486,8 +502,9 @@ def _why(
     constraint: Constraint,
     nodes: Iterable[NodeInfo],
     context: EvaluationContext,
+    scope: str,
 ) -> str:
-    """What no node has. Raises DeadlineExceeded."""
+    """What no node has; `scope` says of which nodes. Raises DeadlineExceeded."""
     nouns, publishing = defaultdict[int, set[str]](set), set[int]()  # of each request, by position
     for node_info in nodes:
         problem = context.problem(node_info, requirements.for_node(node_info.node))
@@ -509,24 +526,94 @@ def _why(
             publishes = position in publishing or any(constraint.attribute in dict(one.derived) for one in options)
             silent[kind] = silent.get(kind, True) and not publishes
     if lacking := [kind for kind, is_silent in silent.items() if is_silent]:
-        return f"no {' and no '.join(lacking)} that matches the requests publishes {constraint.attribute}"
+        where = f" on a node{scope}" if scope else ""
+        return f"no {' and no '.join(lacking)} that matches the requests publishes {constraint.attribute}{where}"
     *first, last = [counted(count, f"matching {kind}") for kind, count in needed.items()]
     together = f"{', '.join(first)} and {last}" if first else last
-    return f"no node has {together} on one {_LOCALITIES[constraint.attribute]}"
+    return f"no node{scope} has {together} on one {_LOCALITIES[constraint.attribute]}"
 
 
 def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
     """Raises DeadlineExceeded."""
     requirements, context = refusal.question.requirements, refusal.question.context
-    found = unmet_localities(requirements, (node_info for node_info, _ in refusal.samples), context)
+    found = unmet_localities(requirements, (one.node_info for one in refusal.classes), context)
     if not found:
         return
-    nodes = (one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0]))
+    usable = (one for one in refusal.classes if one.status.reason.code not in _EXCLUDED)
+    nodes = (one.node_info for one in nsmallest(_MAX_NODES, usable, key=lambda one: one.first[0]))
     left_out = {id(one.constraint) for one in found}
     able = next((one.node.name for one in nodes if _fits_without(one, requirements, context, left_out)), "")
     for unmet in found:
         attribute = unmet.constraint.attribute
-        without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
+        without = f"without the constraint on {'it' if unmet.why.endswith(attribute) else attribute}"
         without = f"without such constraints ({len(found)} of them)" if len(found) > 1 else without
         fits = f" the pod fits on {able}, and" if able else ""
         yield NearMiss(0, f"{unmet.why}; {without}{fits} Berth chooses near devices by itself")
+
+
+# -- by what no matching device has -----------------------------------------------------------------------------------
+
+Sampled = Mapping[PoolDevice, int]
+"""Devices with the number of nodes that have an equal one."""
+
+
+def _sampled(refusal: Refusal) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
+    """The devices that match each request, by claim and request name. Raises DeadlineExceeded."""
+    found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
+    requirements, context = refusal.question.requirements, refusal.question.context
+    for node_info, nodes in refusal.samples:
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
+        for claim, (claim_name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+            for option in (option for request in spec.requests for option in request.alternatives):
+                with suppress(InvalidClaim):
+                    mask = problem.select(claim_name, option).match
+                    _, devices = found.setdefault((claim, option.name), (option, {}))
+                    for one in (node_info.inventory.devices[bit] for bit in members(mask)):
+                        devices[one] = nodes if one.slice.selection.node_name else 1
+    return dict(found)
+
+
+def _by_devices(refusal: Refusal) -> list[NearMiss]:
+    """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
+
+    Raises DeadlineExceeded.
+    """
+    specs, lists = refusal.question.requirements.specs, refusal.question.context.features.list_attributes
+    if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):
+        return []
+    matching, misses = _sampled(refusal), list[NearMiss]()
+    for option, devices in matching.values():
+        for name, amount in (option.capacity or {}).items():
+            offered = ((one.device.capacity, own_name(name, one.id.driver)) for one in devices)
+            most = max((have[own].value for have, own in offered if own in have), default=None)
+            if most is not None and amount > most:
+                wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
+                misses.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}", is_fact=True))
+    for claim, spec in enumerate(specs):
+        asked = {name: found for (of, name), found in matching.items() if of == claim}
+        for constraint in (one for one in spec.constraints if one.attribute):
+            covered = {
+                name: devices
+                for name, (option, devices) in asked.items()
+                if constraint.covers(name) and constraint.attribute not in dict(option.derived)
+            }
+            misses += _without_attribute(constraint.attribute, covered, lists=lists)
+    return misses
+
+
+def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists: bool) -> Iterator[NearMiss]:
+    """Yield the requests of which no matching device has the attribute; if none has one, one near miss for all."""
+
+    def has(one: PoolDevice) -> bool:
+        return attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None
+
+    lacking = {name: devices for name, devices in covered.items() if devices and not any(map(has, devices))}
+    if lacking.keys() == covered.keys():
+        lacking = {"": {one: nodes for devices in lacking.values() for one, nodes in devices.items()}}
+    for name, devices in lacking.items():
+        if devices:
+            of = f" for request {name}" if name else ""
+            hint = attributes_like(attribute, (one.device for one in devices))
+            yield NearMiss(
+                0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}", is_fact=not hint
+            )

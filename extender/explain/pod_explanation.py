@@ -58,7 +58,8 @@ from extender.scheduling import (
 )
 from extender.scheduling.decision import ScoredNode, crowded_text
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, unprovided_resource
-from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques, outside_domain
+from extender.scheduling.running_domain import outside_domain
+from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques
 from extender.topology.link_knowledge import NOT_KNOWN, assumed_for, may_be_joined, unknown_links
 from extender.vendors import CLIQUE_LABEL, compute_domain
 

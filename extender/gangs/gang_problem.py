@@ -25,7 +25,7 @@ from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit, Prefe
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
 from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable, needs_reservation
-from extender.scheduling.shortlist import running_domain, subgroup_domains
+from extender.scheduling.running_domain import running_domain, subgroup_domains
 from extender.scheduling.subgroup_tree import SubGroup
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.

@@ -235,8 +235,7 @@ def _unmet_localities(
     requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
 ) -> Iterator[LintFinding]:
     """The constraints on locality that no node of the snapshot meets, for example a PCIe root of both GPU and NIC."""
-    machines = {one.state.attribute_signature or name: one for name, one in snapshot.node_infos.items()}
-    for claim, constraint, why in unmet_localities(requirements, machines.values(), context):
+    for claim, constraint, why in unmet_localities(requirements, snapshot.node_infos.values(), context):
         name = requirements.claim_names[claim]
         where = f"{'' if name == _LONE else f'claim {name}, '}matchAttribute {constraint.attribute}"
         advice = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"

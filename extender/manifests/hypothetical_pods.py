@@ -114,7 +114,7 @@ def hypothetical(
     wrong type.
     """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
-    read = {"ResourceClaim": lambda obj: decode_claim(_placed(obj)), "ResourceClaimTemplate": claim_of_template}
+    read = {"ResourceClaim": lambda obj: decode_claim(_made(obj)), "ResourceClaimTemplate": claim_of_template}
     claims = {(obj["kind"], *_key(obj)): read[obj["kind"]](obj) for obj in known if obj.get("kind") in read}
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
@@ -194,10 +194,14 @@ def _hypothetical(obj: Json, known: _Claims, trees: GroupTrees) -> HypotheticalP
     return HypotheticalPod(replace(pod, membership=trees.membership(own)) if own is not None else pod, tuple(mine))
 
 
-def _placed(obj: Json) -> Json:
-    """The object with its name and namespace filled in (default: 'default')."""
+def _made(obj: Json) -> Json:
+    """The object with its name, namespace (default: 'default') and UID filled in: pods that share a claim know it by
+    its UID.
+    """
     namespace, name = _key(obj)
-    return {**obj, "metadata": {**(obj.get("metadata") or {}), "namespace": namespace, "name": name}}
+    metadata = obj.get("metadata") or {}
+    uid = metadata.get("uid") or f"{_HYPOTHETICAL_UID}/{namespace}/{name}"
+    return {**obj, "metadata": {**metadata, "namespace": namespace, "name": name, "uid": uid}}
 
 
 def _key(obj: Json) -> tuple[str, str]:

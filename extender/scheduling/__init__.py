@@ -2,8 +2,8 @@
 
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
 tells the whole story. The package `requirements` has a face of its own: what a pod needs. So have the modules
-`subgroup_tree` (the sub-groups of a gang), `shortlist` (the nodes for filter and prioritize) and `decision` (the
-annotation of a bound pod).
+`subgroup_tree` (the sub-groups of a gang), `running_domain` (where a gang runs), `shortlist` (the nodes for filter and
+prioritize) and `decision` (the annotation of a bound pod).
 """
 
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels
@@ -21,7 +21,7 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.unschedulable_reason import similar_names
+from extender.scheduling.unschedulable_reason import attributes_like, similar_names
 
 __all__ = [
     "NO_PREFERENCE",
@@ -39,6 +39,7 @@ __all__ = [
     "Unschedulable",
     "UsableNodes",
     "Use",
+    "attributes_like",
     "beside_own",
     "evaluate",
     "ignores_identity",

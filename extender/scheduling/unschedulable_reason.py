@@ -196,13 +196,13 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
         attribute, lists = constraint.attribute, features.list_attributes
         able = sum(attribute_values(one.device, attribute, one.driver, lists=lists) is not None for one in devices)
         if able < needed:
-            hint = _attributes_like(attribute, (one.device for one in devices))
+            hint = attributes_like(attribute, (one.device for one in devices))
             hint = f" ({able} of {len(devices)} devices {'has' if able == 1 else 'have'} it)" if able else hint
             return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, f"{attribute}{hint}"))
     return None
 
 
-def _attributes_like(name: str, devices: Iterable[Device]) -> str:
+def attributes_like(name: str, devices: Iterable[Device]) -> str:
     """A hint about an attribute that devices lack: those with a similar name, as ' (they have DOMAIN/ID)'; or ''."""
     similar = similar_names(name, {full for one in {one.attributes.schema for one in devices} for full in one.names})
     hints = [] if "/" in name else ["the API server rejects a name without a domain"]

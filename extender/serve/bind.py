@@ -71,21 +71,20 @@ from extender.scheduling.requirements import (
     readiness,
 )
 from extender.scheduling.shortlist import in_cliques
-from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
-from extender.serve.filter import FilterService
-from extender.serve.gangs.gang_barrier import GangBarrier
-from extender.serve.gangs.gang_state import FormingGang
-from extender.serve.telemetry import SpanFactory, no_span
-from extender.serve.undo import (
-    IN_FLIGHT_GRACE_SECONDS,
+from extender.serve.binding_cycle import (
     BindError,
     BindingCycle,
     BindOutcomeUnknown,
     BindPending,
     ConditionsFailed,
-    Undo,
     pod_group_of,
 )
+from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
+from extender.serve.filter import FilterService
+from extender.serve.gangs.gang_barrier import GangBarrier
+from extender.serve.gangs.gang_state import FormingGang
+from extender.serve.telemetry import SpanFactory, no_span
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.serve.write_barrier import WriteBarrier
 from extender.vendors import CLIQUE_LABEL
 

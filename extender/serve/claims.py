@@ -19,7 +19,8 @@ from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cluster import NotFound, WallClock, Writer, now_rfc3339, retry_on_conflict
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import SPECIAL_NAME
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindError, BindingCycle, Step
+from extender.serve.binding_cycle import BindError, BindingCycle, Step
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.serve.write_barrier import newer, require_same_allocation, require_unchanged
 
 _MAX_READS = 2

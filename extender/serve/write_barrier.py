@@ -19,7 +19,7 @@ from extender.api.resource_claims import Claim, Consumer, Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice, is_complete, newest_slices
 from extender.cache import CLAIM, ClusterCache
 from extender.runtime.informers import WatchProgress
-from extender.serve.undo import BindError, DeviceLost
+from extender.serve.binding_cycle import BindError, DeviceLost
 
 _MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 

@@ -12,7 +12,8 @@ from extender.api.object_meta import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.serve.bind import BINDING_SECONDS, CLAIM_SECONDS
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindError, BindOutcomeUnknown
+from extender.serve.binding_cycle import BindError, BindOutcomeUnknown
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.interceptions import Refusing

@@ -10,8 +10,9 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.cluster import Writer
 from extender.sandbox import ApiError
+from extender.serve.binding_cycle import BindOutcomeUnknown
 from extender.serve.orphans import OrphanCollector
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindOutcomeUnknown
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_world import World

@@ -18,8 +18,8 @@ from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import PodRequirements, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
+from extender.serve.binding_cycle import BindError
 from extender.serve.claims import SharedClaims
-from extender.serve.undo import BindError
 from tests.worlds.commands import berth_beside
 from tests.worlds.dra_worlds import CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually

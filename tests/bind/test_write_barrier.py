@@ -16,7 +16,7 @@ from extender.api.resource_slices import Capacities, Capacity, CounterSet, Count
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
 from extender.runtime.informers import WatchProgress
-from extender.serve.undo import BindError
+from extender.serve.binding_cycle import BindError
 from extender.serve.write_barrier import WriteBarrier, newer
 from tests.worlds.applications import Gate, replicas
 from tests.worlds.dra_worlds import asks, custom, extended, mig, place

@@ -217,6 +217,7 @@ SUBJECTS = {
     "extender.replay.picture": "its elements are those of the picture of tune, too",
     "extender.sandbox.examples": "the workloads of `berth run` alone",
     "extender.scheduling.decision": "the annotation of a bound pod, which serve writes and the console reads",
+    "extender.scheduling.running_domain": "only gangs run in a domain",
     "extender.scheduling.shortlist": "the nodes for filter and prioritize, after the ranking",
     "extender.scheduling.subgroup_tree": "only gangs have sub-groups",
     "extender.vendors.node_labels": "labels of nodes that clouds and device plugins set, which no DRA driver describes",

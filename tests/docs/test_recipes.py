@@ -17,6 +17,8 @@ from extender.allocation import Features, NodeInfo
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.device_classes import decode_class
 from extender.api.nodes import Node, Taint
+from extender.api.pod_annotations import PodIntent
+from extender.api.pod_groups import GroupSource, membership_of
 from extender.api.pods import decode_pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result, decode_claim
@@ -307,20 +309,44 @@ def test_the_page_on_concepts_lists_the_parts_of_the_score() -> None:
     assert set(re.findall(r"`([a-z_]+)`", sentence)) == set(Weights.model_fields), "name each part in docs/concepts.md"
 
 
+def read_by(function: str, file: str, values: set[str]) -> set[str]:
+    """The attributes of these values that a function reads."""
+    tree = ast.parse((ROOT / "extender" / file).read_text())
+    (body,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function)
+    found = (node for node in ast.walk(body) if isinstance(node, ast.Attribute))
+    return {node.attr for node in found if ast.unparse(node.value) in values}
+
+
+def intents_read_by(function: str, file: str = "scheduling/evaluate.py") -> set[str]:
+    """The fields of PodIntent that a function reads, itself or by a property."""
+    found = read_by(function, file, {"intent", "requirements.intent", "self._intent"})
+    for name in found - set(PodIntent._fields):
+        found = found - {name} | read_by(name, "api/pod_annotations.py", {"self"})
+    assert "topology" in found
+    return found
+
+
 def test_each_intent_that_rejects_a_set_is_in_may_reject_sets() -> None:
     """Otherwise the gang planner counts devices on a node where it must try sets."""
-    tree = ast.parse((ROOT / "extender" / "scheduling" / "evaluate.py").read_text())
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    rejecting, known = (
-        {
-            node.attr
-            for node in ast.walk(functions[name])
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"intent", "requirements.intent"}
-        }
-        for name in ("_rejection", "may_reject_sets")
-    )
-    assert rejecting >= {"topology", "min_gbps"}
+    rejecting, known = intents_read_by("_rejection"), intents_read_by("may_reject_sets")
     assert rejecting <= known, f"may_reject_sets must read {rejecting - known}, as _rejection does"
+
+
+def test_each_intent_that_rejects_a_set_orders_the_sets() -> None:
+    """Otherwise the first set that solves the problem is rejected on a node with another set that fits."""
+    rejecting, ordering = intents_read_by("_rejection"), intents_read_by("_need", "topology/preference.py")
+    assert rejecting <= ordering, f"_need must read {rejecting - ordering}, as _rejection does"
+
+
+def test_the_first_source_of_a_group_that_a_pod_has_counts() -> None:
+    """In the order of GroupSource. A pod names neither a CompositePodGroup nor, in its metadata, a ComputeDomain."""
+    sources = [one for one in GroupSource if one not in {GroupSource.COMPOSITE, GroupSource.COMPUTE_DOMAIN}]
+    for number, first in enumerate(sources):
+        names = {one.value: "x" for one in sources[number:]}
+        core = names.get(GroupSource.CORE.value, "")
+        found = membership_of({"labels": names, "annotations": {**names, "berth.dev/group-min": "2"}}, core)
+        assert found is not None
+        assert found.key.source is first, f"`_name` must read {first} at its place"
 
 
 @pytest.mark.parametrize("metric", [*serve_metrics.METRICS, *console_metrics.METRICS], ids=lambda metric: metric.name)

@@ -193,12 +193,12 @@ SHARED = {
         (
             "gpu.example.com/pcieRoot",
             {},
-            "no device with the attribute gpu.example.com/pcieRoot (they have resource.kubernetes.io/pcieRoot)",
+            "0 of 1 device have gpu.example.com/pcieRoot (they have resource.kubernetes.io/pcieRoot)",
         ),
-        ("gpu.example.com/numa", {}, "no device with the attribute gpu.example.com/numa"),
+        ("gpu.example.com/numa", {}, "0 of 1 device have gpu.example.com/numa"),
         ("gpu.example.com/model", {"mem": "1Gi"}, "a device has no capacity mem, but memory, other.example.com/cores"),
         ("gpu.example.com/model", {"cores": 1}, "a device has no capacity cores, but memory"),
-        ("gpu.example.com/model", {"memory": "100Gi"}, "100Gi of memory asked for, the largest matching device has 80"),
+        ("gpu.example.com/model", {"memory": "100Gi"}, "asks for 100Gi of memory; the largest device has 80Gi"),
         ("gpu.example.com/model", {"memory": "45Gi"}, "may have 39Gi of memory at most, in steps of 2Gi, not 45Gi"),
     ],
 )

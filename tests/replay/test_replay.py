@@ -15,10 +15,12 @@ from unittest.mock import patch
 
 import pytest
 
+from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.berth_errors import BerthError, WireError
 from extender.replay import Job, Task, fleet_of, large_shape, placer_of, run_replay, run_side_by_side
 from extender.replay.jobs import MAX_SECONDS
 from extender.replay.placers import BerthPlacing, Rule
+from extender.replay.virtual_scheduler import likely_reason
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
@@ -407,6 +409,15 @@ def test_gpus_of_a_cordoned_node_are_not_allocated_and_not_to_blame(rule: Rule) 
         "large": "too few devices match request gpu",
         "cores": "Insufficient cpu, memory or pods",
     }
+
+
+@pytest.mark.parametrize("name", sorted(code.name for code in FREEABLE_CODES))
+def test_each_freeable_reason_is_told_from_all_others(name: str) -> None:
+    """It is known by its text before the first parameter: without such a text it would match every reason."""
+    freeable, params = Code[name], ("a", "b", "c")
+    for other in set(Code) - FREEABLE_CODES:
+        found = likely_reason({str(Reason(freeable, params)): 1, str(Reason(other, params)): 9})
+        assert found == str(Reason(freeable, params)), other.name
 
 
 def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:

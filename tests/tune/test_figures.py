@@ -84,6 +84,15 @@ def test_only_weights_that_apply_to_the_jobs_are_tried(job: Job, more: set[str])
     assert set(weights_that_matter([job])) == {"value", "fragmentation", "packing"} | more
 
 
+NOT_TRIED = {"health", "preference"}  # the docstring of weights_that_matter says why
+
+
+def test_every_other_weight_matters_to_some_jobs() -> None:
+    jobs = [Job("gang", 0, pods=2, gpus=2), Job("claim", 0, claim={"devices": {}})]
+    expected = [name for name in Weights.model_fields if name not in NOT_TRIED]
+    assert weights_that_matter(jobs) == expected, "add the weight to weights_that_matter, or to NOT_TRIED with a reason"
+
+
 def test_a_weight_is_tried_at_multiples_within_the_schema() -> None:
     assert single_changes(Weights(), ["link"]) == [(("link", 4.0),), (("link", 100.0),), (("link", 0.0),)]
     assert single_changes(Weights(packing=0), ["packing"]) == [

@@ -15,9 +15,9 @@ from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
 from extender.runtime.informers import WatchProgress
+from extender.serve.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.gangs.gang_state import FormingGang
-from extender.serve.undo import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 
 
 class GangBarrier:

@@ -21,7 +21,8 @@ from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
-from extender.scheduling.shortlist import left_subgroup, running_domain
+from extender.scheduling.running_domain import left_subgroup, running_domain
+from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Read
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
@@ -36,7 +37,6 @@ from extender.serve.gangs.gang_state import (
     PlannedGang,
     WaitsForGang,
 )
-from extender.serve.undo import BindError
 
 _MAY_FIT_LATER = (*NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)
