@@ -210,7 +210,7 @@ def _is(kind: str, kinds: Collection[str]) -> bool:
 
 
 def _wrong_kind(kind: str, name: str) -> BerthError | None:
-    """What to name instead of an object of a kind that nobody explains; None for any other word."""
+    """What a user can name instead of an object that `explain` does not explain; None for any other word."""
     kind, name = one_line(kind), one_line(name)
     if _is(kind, NODE_KINDS):
         ways = f"berth nodes {name} shows the node"

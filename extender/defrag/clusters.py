@@ -404,7 +404,7 @@ class Offers:
         return self._cluster.left.get(name, NO_LIMIT).has(self._amounts) and self._matches(name)
 
     def allows(self, name: str) -> bool:
-        """Whether the constraints of the pod admit a node. Neither what is left there nor `_barred` counts."""
+        """Whether the pod's constraints admit a node. It ignores what is free there, and `_barred`."""
         return name in self._runnable and self._matches(name)
 
     def _matches(self, name: str) -> bool:

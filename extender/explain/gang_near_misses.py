@@ -185,7 +185,7 @@ class _Releases:
             self.cut_short = _LIMITS if plan is not None and len(near) < len(domain.nodes) else self.cut_short
             return
         yield self._first_few(plan, ordered, near)
-        # Without the claims that pin members, they may fit on nodes where nobody need end.
+        # If the claims that pin the members were free, they might fit on nodes where no other pod has to end.
         pins_first = sorted(ordered, key=self._is_no_pin)
         if any(one is not other for one, other in zip(ordered, pins_first, strict=True)):
             yield self._first_few(plan, pins_first, near)

@@ -34,7 +34,7 @@ class Costly(NamedTuple):
     claims: int
     requests: int
     alternatives: int = 1
-    request: Json = {}  # noqa: RUF012 - nobody changes it
+    request: Json = {}  # noqa: RUF012 - no test changes it
     constraints: tuple[Json, ...] = ()
 
 

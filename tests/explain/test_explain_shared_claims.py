@@ -82,7 +82,7 @@ def test_the_end_of_the_pods_of_a_shared_claim_helps_a_gang(consumers: tuple[str
 
 
 def test_a_gang_waits_for_reservations_of_a_shared_claim() -> None:
-    """Nobody has to edit anything: a pod that ends gives its reservation back."""
+    """The claim gets room when one of its pods ends: no user has to edit the claim."""
     users = [f"u{number}" for number in range(255)]
     rest = [*fleet({"t1": "g0 g1 k0"}), *gang("sh")]
     found = explained_group([*rest, held("sh", "t1", "k0", *users)])
@@ -120,7 +120,7 @@ def test_a_gang_does_not_fit_if_its_shared_claim_could_not_move() -> None:
 
 
 def test_the_end_of_the_pods_of_a_shared_claim_helps_beside_the_end_of_others_on_its_node() -> None:
-    """Two pods hold the claim: the list of uses has them last. Without them, the gang fits where nobody runs."""
+    """Two pods hold the claim that pins the gang. If they end, the gang fits on the node without pods."""
     objects = fleet({"n1": "g0 g1 g2", "n2": "g0 g1 g2"})
     objects += [held("sh", "n2", "g0", "oth", "oth2"), held("a", "n2", "g1", "a"), held("b", "n2", "g2", "b")]
     found = explained_group([*objects, *gang("sh")])
